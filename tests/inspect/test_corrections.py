@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import shutil
 from pathlib import Path
 
@@ -121,6 +122,34 @@ def test_a_source_is_corrected_in_python(photos):
     assert {item.name: item.class_name for item in corrected.items}["red/blue.png"] == "blue"
     with pytest.raises(BadInput, match="drop every example"):
         apply_corrections(source, [Correction(i.name, "", i.class_name, "drop") for i in source.items])
+
+
+def test_advice_does_not_list_again_what_was_kept(photos, monkeypatch):
+    """A suspect, a copy within a class, and a copy under two labels once both labels are kept."""
+    shutil.copy("photos/green/0.png", "photos/red/green.png")
+
+    def list_doubtful(corrections=""):
+        options = f"--model run --heads cosine-proto --episodes 10 -o advice {corrections}"
+        done = run(f"anyshot advise photos {options}", monkeypatch)
+        assert done.code == 0, done.err
+        advice = json.loads(Path("advice/advice.json").read_text())
+        pairs = [{pair["one"]["name"], pair["other"]["name"]} for pair in advice["duplicates"]]
+        return {row["name"] for row in (*advice["unlikely"], *advice["mislabelled"])}, pairs, done.err
+
+    suspects, pairs, _ = list_doubtful()
+    assert "red/blue.png" in suspects
+    assert all(pair in pairs for pair in ({"blue/0.png", "blue/copy.png"}, {"green/0.png", "red/green.png"}))
+    key = hash_rows(ImageClassifier("run").features_of("photos/red/green.png"))[0]
+    rows = f"red/blue.png,,red,keep,\nblue/copy.png,,blue,keep,\n,{key:016x},red,keep,\n"
+    Path("kept.csv").write_text(f"{HEADER}\n{rows}")
+    suspects, pairs, said = list_doubtful("--corrections kept.csv")
+    assert "0 corrections of kept.csv applied, 3 labels kept." in said
+    assert "red/blue.png" not in suspects
+    assert {"blue/0.png", "blue/copy.png"} not in pairs
+    assert {"green/0.png", "red/green.png"} in pairs  # of two labels only one is kept: the other may still be wrong
+    assert "red/blue.png" not in Path("advice/advice.html").read_text()
+    Path("more.csv").write_text(f"{HEADER}\ngreen/0.png,,green,keep,\n")
+    assert {"green/0.png", "red/green.png"} not in list_doubtful("--corrections kept.csv more.csv")[1]
 
 
 @pytest.mark.parametrize("head", ["posterior", "cosine-proto"])
@@ -309,6 +338,32 @@ def test_corrections_of_serve_are_taken_by_fit(client, served, tmp_path, monkeyp
     assert counts == {"red": 8, "green": 7, "blue": 7}
     (tmp_path / "t.csv").write_text(client.get("/api/corrections").text)
     assert read_corrections(tmp_path / "t.csv")[0].key == row["key"]
+
+
+@pytest.mark.parametrize(
+    ("channel", "seed", "name", "why"), [(2, 50, "red", "looks like blue"), (0, 0, "green", "is also in red")]
+)
+def test_what_was_kept_in_serve_is_not_listed_after_a_restart(tmp_path, channel, seed, name, why):
+    classifier = ImageClassifier(colours, side=16)
+    images = [picture(number % 3, number // 3) for number in range(21)]
+    classifier.fit([*images, picture(channel, seed)], [*(["red", "green", "blue"] * 7), name])
+    served = ServedClassifier(classifier, tmp_path / "saved")
+    doubtful = served.list_doubtful()
+    assert why in {row["why"] for row in doubtful}
+    numbers = [served.correct(row["name"], int(row["key"], 16), "keep") for row in doubtful]
+    assert served.list_doubtful() == []
+    served.undo(numbers[0])
+    assert served.list_doubtful() != []
+    served.correct(doubtful[0]["name"], int(doubtful[0]["key"], 16), "keep")
+    served.save()
+    again = ServedClassifier(ImageClassifier.load(tmp_path / "saved", colours), tmp_path / "saved")
+    assert again.list_doubtful() == []
+    again.current.merge(ImageClassifier.load(tmp_path / "saved", colours))
+    assert again.list_doubtful() == []
+    again.remove("red")
+    again.save()
+    again = ImageClassifier.load(tmp_path / "saved", colours)
+    assert {label for _, label in again.confirmed} <= {"green", "blue"}
 
 
 @needs_browser

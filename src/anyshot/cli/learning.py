@@ -20,7 +20,13 @@ from anyshot.data.open import has_features, open_pictures, read_vectors
 from anyshot.data.source import Source, describe_notes, select_splits
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import locked
-from anyshot.inspect.corrections import Correction, apply_corrections, move_example, read_corrections
+from anyshot.inspect.corrections import (
+    Correction,
+    apply_corrections,
+    describe_corrections,
+    move_example,
+    read_corrections,
+)
 from anyshot.inspect.fit_report import FitReport
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
@@ -120,7 +126,7 @@ def _open_to_learn(
             if backbone is not None and not all(one.path for one in corrections):
                 source = embed_pictures(backbone, source.items, options.open_cache(), say=print_message)
             source = apply_corrections(source, corrections)
-            print_message(f"  {count_noun(len(corrections), 'correction')} of {table} applied.")
+            print_message(describe_corrections(corrections, table))
         yield source
 
 

@@ -88,6 +88,7 @@ def advise(
             `names`, what a person finds the examples by; numbers and times in file names tell of groups.
             `times`, when they were taken, in seconds, or None.
             `groups`, which examples belong together, a name for each, instead of finding that out.
+            `is_confirmed`, whether a person has confirmed the label of each: such ones are not called doubtful again.
             `picture`, a function that returns the picture of an example, by its number, to find copies.
             `parameters`, what trained heads have learned, by head.
             `embed`, how features become a vector (flatten, mean, max, gram), by head.

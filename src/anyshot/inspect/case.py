@@ -45,6 +45,7 @@ class AdviceOptions(TypedDict, total=False):
     names: Sequence[str]
     times: Sequence[float | None]
     groups: Sequence[Any] | None
+    is_confirmed: Sequence[bool]
     picture: Callable[[int], np.ndarray] | None
     parameters: Mapping[str, Parameters]
     embed: Mapping[str, str]
@@ -87,6 +88,8 @@ class AdviceCase:
             raise BadInput(f"the shots that you expect must be at least 1, not {min(shots)}.")
         if self._named_groups and len(self._named_groups) != len(self.labels):
             raise BadInput(f"groups must name a group for each of the {len(self.labels)} examples.")
+        if len(self.is_confirmed) != len(self.labels):
+            raise BadInput(f"is_confirmed must have a value for each of the {len(self.labels)} examples.")
         if self.held_out is not None and self.held_out.features.shape[1:] != self.features.shape[1:]:
             theirs, ours = (" x ".join(map(str, x.shape[1:])) for x in (self.held_out.features, self.features))
             raise BadInput(f"the examples held out have {theirs} numbers each, those at hand {ours}.")
@@ -116,6 +119,11 @@ class AdviceCase:
         """Which examples belong together."""
         names, times = self.options.get("names", ()), self.options.get("times", ())
         return find_groups(self.unit_vectors, self.labels, names, times, self._named_groups)
+
+    @cached_property
+    def is_confirmed(self) -> np.ndarray:
+        """Whether a person has confirmed the label of each example."""
+        return np.array(self.options.get("is_confirmed", [False] * len(self.labels)), bool)
 
     @property
     def _named_groups(self) -> list[Any]:

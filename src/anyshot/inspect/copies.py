@@ -117,7 +117,10 @@ def _compare(
 
 
 def find_duplicates(case: AdviceCase) -> Section:
-    """Find examples that are there twice, by features and, where there are pictures, by these."""
+    """Find examples that are there twice, by features and, where there are pictures, by these.
+
+    Pairs that a person has kept are not listed: both of two labels, or either of two copies in one class.
+    """
     picture = case.options.get("picture")
     pairs = find_copies(case.unit_vectors, case.labels, picture, scale_progress(case.progress, COPIES_SHARE))
     rows: list[dict[str, Any]] = [
@@ -128,6 +131,7 @@ def find_duplicates(case: AdviceCase) -> Section:
             "conflict": bool(case.labels[one] != case.labels[other]),
         }
         for one, other, likeness in pairs
+        if case.is_confirmed[[one, other]].sum() <= (case.labels[one] != case.labels[other])
     ]
     rows.sort(key=lambda row: not row["conflict"])
     conflicts, title = sum(row["conflict"] for row in rows), "The same example twice"

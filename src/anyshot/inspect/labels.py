@@ -43,7 +43,7 @@ def find_label_errors(case: AdviceCase, left_out: LeaveOneOutScores) -> Section:
 
     Its values are the examples by how unlikely their own label is (`unlikely`) and by how likely another one is
     (`mislabelled`), the numbers of all these (`suspects`), and pairs of classes with the share of their examples that
-    is told from the other (`same_class`).
+    is told from the other (`same_class`). Labels that a person has confirmed are not listed.
     """
     image = np.flatnonzero(left_out.is_scored)
     scores, owner = left_out.scores[image], left_out.labels[image]
@@ -55,6 +55,7 @@ def find_label_errors(case: AdviceCase, left_out: LeaveOneOutScores) -> Section:
             "probability": one.other,
         }
         for one in sorted(rank_suspects(scores, owner, image), key=lambda one: one.log_own)
+        if not case.is_confirmed[one.image]
     ]
     unlikely = [row for row in rows if row["own_probability"] <= UNLIKELY]
     sure = sorted((row for row in rows if row["probability"] >= SURE), key=lambda row: -row["probability"])

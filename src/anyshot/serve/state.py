@@ -85,7 +85,7 @@ class ServedClassifier:
         Args:
             name: The class that has it.
             key: The key of the example.
-            decision: keep, which only ends the doubt, relabel or drop.
+            decision: keep, which ends the doubt for good, relabel or drop.
             new_name: The class that it is moved to, known or new.
         """
 
@@ -95,7 +95,7 @@ class ServedClassifier:
                 raise HTTPException(404, "There is no such example.")
             correction = Correction("", f"{key:016x}", name, decision, new_name)
             if decision == "keep":
-                return self._remember(lambda later: later, correction)
+                return self._remember(_confirm(classifier, key, label), correction)
             new = _find_label(classifier, new_name, may_be_new=True) if decision == "relabel" else None
             if new is None or new in support.labels_with(key):  # there already: it only leaves the wrong class
                 removed = classifier.take_out(label, key)
@@ -139,19 +139,19 @@ class ServedClassifier:
             for one in sorted(suspects, key=lambda one: one.log_own)
             if one.log_own <= np.log(UNLIKELY) or one.other >= SURE
         ]
+        confirmed = {(f"{key:016x}", str(label)) for key, label in current.confirmed}
+        examples = [(key, names[index]) for key, index in zip(keys, class_index, strict=True)]
         for one, other, _ in find_copies(vectors, class_index):
             is_conflict = class_index[one] != class_index[other]  # either of the two labels may be wrong
+            if not is_conflict and confirmed & {examples[one], examples[other]}:  # either was kept beside the other
+                continue
             for image, twin in ((other, one), (one, other))[: 1 + is_conflict]:
                 suggestion = names[class_index[twin]] if is_conflict else ""
                 why = f"is also in {suggestion}" if is_conflict else "is like another picture of its class"
                 rows.append((image, why, suggestion, keys[twin]))
-        return self._without_confirmed([(keys[image], names[class_index[image]], *about) for image, *about in rows])
-
-    def _without_confirmed(self, rows: list[tuple[str, ...]]) -> list[dict[str, Any]]:
-        """Return rows about doubtful examples with named columns, without the examples whose label a person kept."""
-        confirmed = {(one.key, one.label) for one in self._corrections.values() if one.decision == "keep"}
         columns = "key", "name", "why", "suggestion", "other"
-        return [dict(zip(columns, row, strict=True)) for row in rows if row[:2] not in confirmed][:MAX_DOUBTFUL]
+        doubtful = [(*examples[image], *about) for image, *about in rows if examples[image] not in confirmed]
+        return [dict(zip(columns, row, strict=True)) for row in doubtful[:MAX_DOUBTFUL]]
 
     def _remember(self, undo: Callable[[ImageClassifier], object], correction: Correction | None = None) -> int:
         """Number a change, so that it can be undone as long as it is not too old."""
@@ -257,6 +257,17 @@ def _at_fewer_shots(current: ImageClassifier) -> dict[int, FewShotClassifier]:
     inner = current.classifier
     most = min(int(inner.support_.exemplar_counts.max()), inner.keep)
     return {shot: inner.at_shot(shot) for shot in range(1, most + 1) if shot < 8 or shot % 4 == 0 or shot == most}
+
+
+def _confirm(classifier: ImageClassifier, key: int, label: Any) -> Callable[[ImageClassifier], None]:
+    """Note that a person has confirmed the label of an example; the function that is returned takes that back."""
+    new = {(key, label)} - classifier.confirmed
+    classifier.confirmed |= new
+
+    def withdraw(later: ImageClassifier) -> None:
+        later.confirmed -= new
+
+    return withdraw
 
 
 def is_fitted(classifier: ImageClassifier) -> bool:
