@@ -352,6 +352,18 @@ def test_names_are_escaped_and_pictures_inside_the_page():
     assert "http" not in page.replace("http://www.w3.org/", "")
 
 
+def test_a_suspect_is_listed_once_with_both_reasons():
+    X, y = data(spread=0.6)
+    y = np.where(np.isin(np.arange(len(y)), [5, 100]), np.roll(y, 80), y)
+    advice = advise(X, y, ["cosine-proto"], episodes=30, names=[f"{i}.jpg" for i in range(len(y))])
+    assert {5, 100} <= {row["image"] for row in advice.unlikely} & {row["image"] for row in advice.mislabelled}
+    assert str(advice) == advice.to_text()
+    for number in (5, 100):
+        (line,) = (line for line in str(advice).splitlines() if line.startswith(f"    {number}.jpg "))
+        assert line.endswith("unlikely label, sure of another")
+    assert "advice.html" not in render_advice(advice)
+
+
 def test_two_names_of_one_class_are_found():
     X, y = data(spread=0.6)
     y = np.where((y == "class 2") & (np.arange(len(y)) % 2 == 0), "class 2, again", y)
@@ -367,7 +379,7 @@ def test_too_few_images_are_said_to_be():
     assert any("too few to say what more examples would bring" in doubt for doubt in advice.doubts)
     X, y = data(images=9, classes=4)
     advice = advise(np.r_[X, X[:1] + 1], np.r_[y, ["lonely"]], episodes=50)
-    assert any("lonely" in doubt for doubt in advice.doubts)
+    assert any("1 class has fewer than 3 examples (lonely)" in doubt for doubt in advice.doubts)
     assert "lonely" not in advice.class_names
     with pytest.raises(BadInput, match="at least 2 classes of 3 examples"):
         advise(X[:4], ["a", "b", "c", "d"])

@@ -25,6 +25,7 @@ from anyshot import (
 from anyshot.classify.keys import hash_rows
 from anyshot.inspect.corrections import Correction, move_example, read_corrections
 from anyshot.inspect.pages import render_advice, render_ranking
+from anyshot.inspect.unlabelled import describe_ranking
 from anyshot.serve.state import ServedClassifier
 
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs chromium")
@@ -201,10 +202,10 @@ def test_decisions_on_the_page_become_a_table(browser, tmp_path):
     first = spots.filter(has=page.get_by_role("button", name="It is")).first
     first.get_by_role("button", name="It is").click()
     page.locator(f"[data-path='{advice.duplicates[0]['one']['name']}']").last.get_by_role("button", name="Drop").click()
-    other = spots.nth(2)
+    other = spots.nth(1)
     other.locator("input").fill("a new class")
     other.locator("input").press("Tab")
-    keep = spots.nth(3).get_by_role("button", name="Keep")
+    keep = spots.nth(2).get_by_role("button", name="Keep")
     keep.click()
     keep.click()  # a second click takes it back
     assert page.locator("#review output").text_content() == "3 decided"
@@ -220,6 +221,78 @@ def test_decisions_on_the_page_become_a_table(browser, tmp_path):
     pair = advice.duplicates[0]
     names |= {(one["name"], one["label"], one["key"]) for one in (pair["one"], pair["other"])}
     assert {(row.path, row.label, row.key) for row in rows} <= names
+    assert said == []
+
+
+@needs_browser
+def test_decisions_outlast_a_reload_of_their_page_alone(browser, tmp_path):
+    advice, said = evil_advice(), []
+    for name, source in (("one", "photos"), ("other", "more photos")):
+        (tmp_path / f"{name}.html").write_text(render_advice(advice, source=source), encoding="utf-8")
+    page = open_file(browser, tmp_path / "one.html", said)
+    page.locator("[data-path]").first.get_by_role("button", name="Drop").click()
+    page.locator("[data-path] input").nth(1).fill("a new class")
+    page.locator("[data-path] input").nth(1).press("Tab")
+    page.reload()
+    assert page.locator("#review output").text_content() == "2 decided"
+    assert page.locator("[data-path]").first.get_by_role("button", name="Drop").get_attribute("aria-pressed") == "true"
+    assert page.locator("[data-path] input").nth(1).input_value() == "a new class"
+    page.goto((tmp_path / "other.html").as_uri())
+    assert not page.locator("#review").is_visible()
+    page.goto((tmp_path / "one.html").as_uri())
+    page.evaluate("window.confirm = () => true")
+    page.get_by_role("button", name="Start over").click()
+    assert page.locator("#review output").text_content() == "0 decided"
+    assert page.locator("[data-path] [aria-pressed=true]").count() == 0
+    page.reload()
+    assert not page.locator("#review").is_visible()
+    assert said == []
+
+
+@needs_browser
+def test_a_page_without_storage_works_until_it_is_closed(browser, tmp_path):
+    (tmp_path / "advice.html").write_text(render_advice(evil_advice()), encoding="utf-8")
+    said, page = [], browser.new_page()
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.add_init_script(
+        "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('', 'SecurityError'); } })"
+    )
+    page.goto((tmp_path / "advice.html").as_uri())
+    page.locator("[data-path]").first.get_by_role("button", name="Keep").click()
+    assert page.locator("#review output").text_content() == "1 decided"
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    download.value.save_as(tmp_path / "corrections.csv")
+    assert [row.decision for row in read_corrections(tmp_path / "corrections.csv")] == ["keep"]
+    assert said == []
+
+
+@needs_browser
+def test_strangers_are_told_and_left_out_of_the_labels(browser, tmp_path):
+    """The ranking says what looks like none of the classes; such an example is offered no class."""
+    X, y = data(images=20, spread=0.3)
+    strangers = 5 * np.random.default_rng(3).normal(size=(6, X.shape[1]))
+    ranking = rank_unlabelled(X, y, np.r_[X[::10] + 0.01, strangers])
+    unknown = {one.example for one in ranking if not one.is_known}
+    assert unknown >= set(range(12, 18))
+    names = [f"{number}.jpg" for number in range(len(ranking))]
+    assert f"{len(unknown)} of these look like none of the classes" in describe_ranking(ranking, names).sentences[1]
+    page_file = tmp_path / "label-next.html"
+    page_file.write_text(render_ranking(ranking, names, sorted(set(y)), {}, "new"), encoding="utf-8")
+    said = []
+    page = open_file(browser, page_file, said)
+    assert page.get_by_role("heading", name="What to label next").count() == 1
+    for number in range(len(ranking)):
+        spot = page.locator(f"[data-path='{number}.jpg']")
+        assert spot.get_by_role("button", name="It is").count() == (number not in unknown)
+        spot.get_by_role("button", name="None of these" if number in unknown else "It is").click()
+    known = len(ranking) - len(unknown)
+    assert page.locator("#review output").text_content() == f"{known} decided, {len(unknown)} skipped"
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    download.value.save_as(tmp_path / "labels.csv")
+    rows = csv.DictReader(io.StringIO((tmp_path / "labels.csv").read_text()))
+    assert {row["path"] for row in rows} == {names[one.example] for one in ranking if one.is_known}
     assert said == []
 
 

@@ -238,7 +238,13 @@ def _rank(unlabelled: Path, advice: Advice, embedder: Embedder | None, options: 
     labels = np.array(case.class_names)[case.labels]
     ranking = rank_unlabelled(case.features, labels, examples.features, classifier=case.fit(advice.best))
     rows = [
-        {"rank": place, "path": names[one.example], "likeliest": one.likeliest, "probability": one.probability}
+        {
+            "rank": place,
+            "path": names[one.example],
+            "likeliest": one.likeliest,
+            "probability": one.probability,
+            "is_known": one.is_known,
+        }
         for place, one in enumerate(ranking, 1)
     ]
     if out is not None:

@@ -51,7 +51,17 @@ class Advice:
 
     def to_text(self) -> str:
         """Return the advice for a terminal."""
-        return as_text(self.headline, self.sections)
+        text = as_text(self.headline, self.sections)
+        if not self.pictures:
+            return text
+        return (
+            f"{text}\n\nOn the page that --out makes (advice.html) a click keeps, corrects or drops each doubtful "
+            "example, into a table for anyshot fit --corrections."
+        )
+
+    def __str__(self) -> str:
+        """Return the advice for a terminal."""
+        return self.to_text()
 
     def to_markdown(self) -> str:
         """Return the advice as a Markdown page."""

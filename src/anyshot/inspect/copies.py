@@ -142,7 +142,7 @@ def find_duplicates(case: AdviceCase) -> Section:
     sentences = [f"{count_noun(len(rows), 'pair')} of examples {'is' if len(rows) == 1 else 'are'} one{kinds}."]
     if conflicts:
         has = "has" if conflicts == 1 else "have"
-        sentences.append(f"{conflicts} of them {has} two labels: a conflict, one of which is wrong.")
+        sentences.append(f"{conflicts} of them {has} two different labels, of which at least one is wrong.")
     listed = []
     for row in rows[:MOST_LISTED]:
         one, other, is_conflict = row["one"], row["other"], row["conflict"]
