@@ -13,12 +13,15 @@ from numpy.typing import ArrayLike
 
 from anyshot.inspect.accuracy import find_confusions, measure_accuracy, rank_classes, summarize_left_out
 from anyshot.inspect.case import AdviceCase, AdviceOptions
-from anyshot.inspect.copies import COPIES_SHARE, find_duplicates
-from anyshot.inspect.curves import CURVES_SHARE, compare_heads, compare_with_regression, measure_curves
+from anyshot.inspect.copies import estimate_seconds, find_duplicates
+from anyshot.inspect.curves import compare_heads, compare_with_regression, measure_curves, plan_curves
 from anyshot.inspect.episodes import choose_episodes
 from anyshot.inspect.gains import expect_gains
 from anyshot.inspect.labels import find_label_errors
 from anyshot.inspect.sections import Picture, Section, as_markdown, as_text
+from anyshot.progress import scale_progress
+
+REST_SHARE = 0.1  # share of the time that is spent neither on curves nor on copies, roughly
 
 
 @dataclass(frozen=True)
@@ -114,13 +117,17 @@ def advise(
     """
     case = AdviceCase(features, labels, heads, shots, way, episodes, seed, **options)
     source = choose_episodes(case)
-    accuracies = measure_curves(case, source)
+    plan, seconds = plan_curves(case, source)
+    curves, copies = sum(seconds.values()), estimate_seconds(case)
+    curves_share, copies_share = ((1 - REST_SHARE) * part / (curves + copies) for part in (curves, copies))
+    accuracies = measure_curves(case, source, plan, seconds, scale_progress(case.progress, curves_share))
     choice = compare_heads(case, source, accuracies)
     best = choice.values["best"]
     left_out = case.leave_out(best)
     accuracy = measure_accuracy(case, best, left_out)
     test, at_hand = accuracy.values["holdout"], summarize_left_out(case, left_out)
-    errors, duplicates = find_label_errors(case, left_out), find_duplicates(case)
+    errors = find_label_errors(case, left_out)
+    duplicates = find_duplicates(case, scale_progress(case.progress, copies_share))
     values = choice.values | accuracy.values | errors.values | duplicates.values
     sections = [
         accuracy,
@@ -134,5 +141,5 @@ def advise(
     ]
     doubts = [doubt for section in sections for doubt in section.doubts]
     sections.append(Section("What these data cannot say", doubts, values={"doubts": doubts}))
-    case.progress(1 - CURVES_SHARE - COPIES_SHARE)
+    case.progress(REST_SHARE)
     return Advice(case, sections)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from anyshot.classify.classifier import FewShotClassifier
+from anyshot.classify.classifier import DEFAULT_HEAD, FewShotClassifier
 from anyshot.classify.groups import Groups, Vectors, find_groups, name_bursts, unit_vectors
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutScores, leave_out
@@ -103,6 +103,12 @@ class AdviceCase:
     def progress(self) -> OnProgress:
         """The function that is called with shares of the work."""
         return self.options.get("progress", no_progress)
+
+    @property
+    def default_head(self) -> str:
+        """The head that `anyshot fit` takes by default: that of the trained model, where there is one."""
+        trained = list(self.options.get("parameters", ()))
+        return trained[0] if len(trained) == 1 else DEFAULT_HEAD
 
     @cached_property
     def counts(self) -> np.ndarray:
