@@ -47,12 +47,13 @@ function show(id) {
 }
 
 function addControls(spot) {
-  const { path, key, label, suggestion } = spot.dataset;
+  const { path, key, label, suggestion, known } = spot.dataset;
   const id = JSON.stringify([path, key, label]);
   spots.set(id, [...(spots.get(id) || []), spot]);
   const choices = isLabelling ? [] : [["Keep", "keep", ""]];
   if (suggestion) choices.push([`It is ${suggestion}`, "relabel", suggestion]);
   choices.push(isLabelling ? ["None of these", "skip", ""] : ["Drop", "drop", ""]);
+  if (known === "False") choices.reverse(); // the likeliest answer comes first
   for (const [textContent, decision, newLabel] of choices) {
     const button = make("button", { type: "button", textContent, ariaPressed: "false" });
     Object.assign(button.dataset, { decision, label: newLabel });

@@ -118,12 +118,13 @@ def describe_ranking(ranking: Sequence[RankedExample], names: Sequence[str]) -> 
         answer = [one.likeliest, f"{one.probability:.0%}"]
         if not one.is_known:
             answer = [f"none of these (nearest: {one.likeliest})", "-"]
-        rows.append([Picture(one.example, names[one.example], "", one.likeliest if one.is_known else ""), *answer])
+        picture = Picture(one.example, names[one.example], suggestion=one.likeliest, is_known=one.is_known)
+        rows.append([picture, *answer])
     sentences = [
         "Examples whose labels are expected to help most come first: unsure ones that are like many others, and unlike "
         "what is labelled or comes before them."
     ]
     if strangers := sum(not one.is_known for one in ranking):
         look = "looks" if strangers == 1 else "look"
-        sentences.append(f"{strangers} of these {look} like none of the classes: leave them out, or name a new class.")
+        sentences.append(f"{strangers} of these {look} like none of the classes: leave out those that are none.")
     return Section("What to label next", sentences, [Table("", ["example", "likeliest", "probability"], rows)])
