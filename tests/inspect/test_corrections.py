@@ -153,6 +153,22 @@ def test_advice_does_not_list_again_what_was_kept(photos, monkeypatch):
     assert {"green/0.png", "red/green.png"} not in list_doubtful("--corrections kept.csv more.csv")[1]
 
 
+def test_serve_does_not_list_what_a_table_kept_when_it_was_learned(photos, monkeypatch):
+    def list_doubtful(folder):
+        rows = ServedClassifier(ImageClassifier.load(folder)).list_doubtful()
+        return [row for row in rows if (row["name"], row["suggestion"]) == ("red", "blue")]
+
+    assert run("anyshot fit photos --model run -o plain", monkeypatch).code == 0
+    assert list_doubtful("plain")
+    Path("kept.csv").write_text(f"{HEADER}\nred/blue.png,,red,keep,\n")
+    assert run("anyshot fit photos --model run --corrections kept.csv -o fitted", monkeypatch).code == 0
+    assert not list_doubtful("fitted")
+    shutil.move("photos/red/blue.png", "more/red/blue.png")
+    assert run("anyshot fit photos --model run -o grown", monkeypatch).code == 0
+    assert run("anyshot add grown more --corrections kept.csv", monkeypatch).code == 0
+    assert not list_doubtful("grown")
+
+
 @pytest.mark.parametrize("head", ["posterior", "cosine-proto"])
 def test_a_moved_example_is_as_if_learned_there(head):
     X, y = data(images=9)
