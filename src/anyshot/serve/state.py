@@ -7,7 +7,7 @@ import contextlib
 import copy
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -130,27 +130,21 @@ class ServedClassifier:
         support, names = inner.support_, list_class_names(current)
         vectors, class_index = support.exemplars.vectors, support.exemplars.class_index
         keys = [f"{key:016x}" for key in support.exemplars.keys.tolist()]
+        examples = [(key, names[index]) for key, index in zip(keys, class_index, strict=True)]
+        confirmed = {(f"{key:016x}", str(label)) for key, label in current.confirmed}
         groups = Groups(inner.state_.groups, ("features",))
         result = leave_out(inner.learned_head_, vectors, class_index, groups)
         scored = np.flatnonzero(result.is_scored)
         suspects = rank_suspects(result.scores[scored], class_index[scored], scored)
         rows = [
-            (one.image, f"looks like {names[one.looks_like]}", names[one.looks_like], "")
+            (*examples[one.image], f"looks like {names[one.looks_like]}", names[one.looks_like], "")
             for one in sorted(suspects, key=lambda one: one.log_own)
             if one.log_own <= np.log(UNLIKELY) or one.other >= SURE
         ]
-        confirmed = {(f"{key:016x}", str(label)) for key, label in current.confirmed}
-        examples = [(key, names[index]) for key, index in zip(keys, class_index, strict=True)]
         for one, other, _ in find_copies(vectors, class_index):
-            is_conflict = class_index[one] != class_index[other]  # either of the two labels may be wrong
-            if not is_conflict and confirmed & {examples[one], examples[other]}:  # either was kept beside the other
-                continue
-            for image, twin in ((other, one), (one, other))[: 1 + is_conflict]:
-                suggestion = names[class_index[twin]] if is_conflict else ""
-                why = f"is also in {suggestion}" if is_conflict else "is like another picture of its class"
-                rows.append((image, why, suggestion, keys[twin]))
+            rows += _describe_copies(examples[one], examples[other], confirmed)
         columns = "key", "name", "why", "suggestion", "other"
-        doubtful = [(*examples[image], *about) for image, *about in rows if examples[image] not in confirmed]
+        doubtful = [row for row in rows if row[:2] not in confirmed]
         return [dict(zip(columns, row, strict=True)) for row in doubtful[:MAX_DOUBTFUL]]
 
     def _remember(self, undo: Callable[[ImageClassifier], object], correction: Correction | None = None) -> int:
@@ -268,6 +262,18 @@ def _confirm(classifier: ImageClassifier, key: int, label: Any) -> Callable[[Ima
         later.confirmed -= new
 
     return withdraw
+
+
+def _describe_copies(
+    one: tuple[str, str], other: tuple[str, str], confirmed: Set[tuple[str, str]]
+) -> list[tuple[str, str, str, str, str]]:
+    """Return rows of a review about a pair of copies, each by its key and class.
+
+    Of two labels either may be wrong. Of two copies in one class the second is listed, unless one of them was kept.
+    """
+    if one[1] != other[1]:
+        return [(*a, f"is also in {b[1]}", b[1], b[0]) for a, b in ((other, one), (one, other))]
+    return [] if confirmed & {one, other} else [(*other, "is like another picture of its class", "", one[0])]
 
 
 def is_fitted(classifier: ImageClassifier) -> bool:
