@@ -83,4 +83,8 @@ def _print_lines(title: str, total: float, every: float) -> Iterator[Advance]:
 
 
 def _clock(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds // 3600:.0f} h {seconds // 60 % 60:02.0f} min"
+    """Return a duration in its two largest units: 48 s, 9 min 48 s, 2 h 05 min."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"

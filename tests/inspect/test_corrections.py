@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import shutil
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from anyshot import (
 from anyshot.classify.keys import hash_rows
 from anyshot.inspect.corrections import Correction, move_example, read_corrections
 from anyshot.inspect.pages import render_advice, render_ranking
+from anyshot.inspect.unlabelled import describe_ranking
 from anyshot.serve.state import ServedClassifier
 
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs chromium")
@@ -123,6 +125,50 @@ def test_a_source_is_corrected_in_python(photos):
         apply_corrections(source, [Correction(i.name, "", i.class_name, "drop") for i in source.items])
 
 
+def test_advice_does_not_list_again_what_was_kept(photos, monkeypatch):
+    """A suspect, a copy within a class, and a copy under two labels once both labels are kept."""
+    shutil.copy("photos/green/0.png", "photos/red/green.png")
+
+    def list_doubtful(corrections=""):
+        options = f"--model run --heads cosine-proto --episodes 10 -o advice {corrections}"
+        done = run(f"anyshot advise photos {options}", monkeypatch)
+        assert done.code == 0, done.err
+        advice = json.loads(Path("advice/advice.json").read_text())
+        pairs = [{pair["one"]["name"], pair["other"]["name"]} for pair in advice["duplicates"]]
+        return {row["name"] for row in (*advice["unlikely"], *advice["mislabelled"])}, pairs, done.err
+
+    suspects, pairs, _ = list_doubtful()
+    assert "red/blue.png" in suspects
+    assert all(pair in pairs for pair in ({"blue/0.png", "blue/copy.png"}, {"green/0.png", "red/green.png"}))
+    key = hash_rows(ImageClassifier("run").features_of("photos/red/green.png"))[0]
+    rows = f"red/blue.png,,red,keep,\nblue/copy.png,,blue,keep,\n,{key:016x},red,keep,\n"
+    Path("kept.csv").write_text(f"{HEADER}\n{rows}")
+    suspects, pairs, said = list_doubtful("--corrections kept.csv")
+    assert "0 corrections of kept.csv applied, 3 labels kept." in said
+    assert "red/blue.png" not in suspects
+    assert {"blue/0.png", "blue/copy.png"} not in pairs
+    assert {"green/0.png", "red/green.png"} in pairs  # of two labels only one is kept: the other may still be wrong
+    assert "red/blue.png" not in Path("advice/advice.html").read_text()
+    Path("more.csv").write_text(f"{HEADER}\ngreen/0.png,,green,keep,\n")
+    assert {"green/0.png", "red/green.png"} not in list_doubtful("--corrections kept.csv more.csv")[1]
+
+
+def test_serve_does_not_list_what_a_table_kept_when_it_was_learned(photos, monkeypatch):
+    def list_doubtful(folder):
+        rows = ServedClassifier(ImageClassifier.load(folder)).list_doubtful()
+        return [row for row in rows if (row["name"], row["suggestion"]) == ("red", "blue")]
+
+    assert run("anyshot fit photos --model run -o plain", monkeypatch).code == 0
+    assert list_doubtful("plain")
+    Path("kept.csv").write_text(f"{HEADER}\nred/blue.png,,red,keep,\n")
+    assert run("anyshot fit photos --model run --corrections kept.csv -o fitted", monkeypatch).code == 0
+    assert not list_doubtful("fitted")
+    shutil.move("photos/red/blue.png", "more/red/blue.png")
+    assert run("anyshot fit photos --model run -o grown", monkeypatch).code == 0
+    assert run("anyshot add grown more --corrections kept.csv", monkeypatch).code == 0
+    assert not list_doubtful("grown")
+
+
 @pytest.mark.parametrize("head", ["posterior", "cosine-proto"])
 def test_a_moved_example_is_as_if_learned_there(head):
     X, y = data(images=9)
@@ -172,10 +218,10 @@ def test_decisions_on_the_page_become_a_table(browser, tmp_path):
     first = spots.filter(has=page.get_by_role("button", name="It is")).first
     first.get_by_role("button", name="It is").click()
     page.locator(f"[data-path='{advice.duplicates[0]['one']['name']}']").last.get_by_role("button", name="Drop").click()
-    other = spots.nth(2)
+    other = spots.nth(1)
     other.locator("input").fill("a new class")
     other.locator("input").press("Tab")
-    keep = spots.nth(3).get_by_role("button", name="Keep")
+    keep = spots.nth(2).get_by_role("button", name="Keep")
     keep.click()
     keep.click()  # a second click takes it back
     assert page.locator("#review output").text_content() == "3 decided"
@@ -191,6 +237,78 @@ def test_decisions_on_the_page_become_a_table(browser, tmp_path):
     pair = advice.duplicates[0]
     names |= {(one["name"], one["label"], one["key"]) for one in (pair["one"], pair["other"])}
     assert {(row.path, row.label, row.key) for row in rows} <= names
+    assert said == []
+
+
+@needs_browser
+def test_decisions_outlast_a_reload_of_their_page_alone(browser, tmp_path):
+    advice, said = evil_advice(), []
+    for name, source in (("one", "photos"), ("other", "more photos")):
+        (tmp_path / f"{name}.html").write_text(render_advice(advice, source=source), encoding="utf-8")
+    page = open_file(browser, tmp_path / "one.html", said)
+    page.locator("[data-path]").first.get_by_role("button", name="Drop").click()
+    page.locator("[data-path] input").nth(1).fill("a new class")
+    page.locator("[data-path] input").nth(1).press("Tab")
+    page.reload()
+    assert page.locator("#review output").text_content() == "2 decided"
+    assert page.locator("[data-path]").first.get_by_role("button", name="Drop").get_attribute("aria-pressed") == "true"
+    assert page.locator("[data-path] input").nth(1).input_value() == "a new class"
+    page.goto((tmp_path / "other.html").as_uri())
+    assert not page.locator("#review").is_visible()
+    page.goto((tmp_path / "one.html").as_uri())
+    page.evaluate("window.confirm = () => true")
+    page.get_by_role("button", name="Start over").click()
+    assert page.locator("#review output").text_content() == "0 decided"
+    assert page.locator("[data-path] [aria-pressed=true]").count() == 0
+    page.reload()
+    assert not page.locator("#review").is_visible()
+    assert said == []
+
+
+@needs_browser
+def test_a_page_without_storage_works_until_it_is_closed(browser, tmp_path):
+    (tmp_path / "advice.html").write_text(render_advice(evil_advice()), encoding="utf-8")
+    said, page = [], browser.new_page()
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.add_init_script(
+        "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('', 'SecurityError'); } })"
+    )
+    page.goto((tmp_path / "advice.html").as_uri())
+    page.locator("[data-path]").first.get_by_role("button", name="Keep").click()
+    assert page.locator("#review output").text_content() == "1 decided"
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    download.value.save_as(tmp_path / "corrections.csv")
+    assert [row.decision for row in read_corrections(tmp_path / "corrections.csv")] == ["keep"]
+    assert said == []
+
+
+@needs_browser
+def test_strangers_are_told_and_left_out_of_the_labels(browser, tmp_path):
+    """The ranking says what looks like none of the classes; the page offers to leave such an example out first."""
+    X, y = data(images=20, spread=0.3)
+    strangers = 5 * np.random.default_rng(3).normal(size=(6, X.shape[1]))
+    ranking = rank_unlabelled(X, y, np.r_[X[::10] + 0.01, strangers])
+    unknown = {one.example for one in ranking if not one.is_known}
+    assert unknown >= set(range(12, 18))
+    names = [f"{number}.jpg" for number in range(len(ranking))]
+    assert f"{len(unknown)} of these look like none of the classes" in describe_ranking(ranking, names).sentences[1]
+    page_file = tmp_path / "label-next.html"
+    page_file.write_text(render_ranking(ranking, names, sorted(set(y)), {}, "new"), encoding="utf-8")
+    said = []
+    page = open_file(browser, page_file, said)
+    assert page.get_by_role("heading", name="What to label next").count() == 1
+    for number in range(len(ranking)):
+        spot = page.locator(f"[data-path='{number}.jpg']")
+        assert (spot.get_by_role("button").first.text_content() == "None of these") == (number in unknown)
+        spot.get_by_role("button").first.click()
+    known = len(ranking) - len(unknown)
+    assert page.locator("#review output").text_content() == f"{known} decided, {len(unknown)} skipped"
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    download.value.save_as(tmp_path / "labels.csv")
+    rows = csv.DictReader(io.StringIO((tmp_path / "labels.csv").read_text()))
+    assert {row["path"] for row in rows} == {names[one.example] for one in ranking if one.is_known}
     assert said == []
 
 
@@ -309,6 +427,32 @@ def test_corrections_of_serve_are_taken_by_fit(client, served, tmp_path, monkeyp
     assert counts == {"red": 8, "green": 7, "blue": 7}
     (tmp_path / "t.csv").write_text(client.get("/api/corrections").text)
     assert read_corrections(tmp_path / "t.csv")[0].key == row["key"]
+
+
+@pytest.mark.parametrize(
+    ("channel", "seed", "name", "why"), [(2, 50, "red", "looks like blue"), (0, 0, "green", "is also in red")]
+)
+def test_what_was_kept_in_serve_is_not_listed_after_a_restart(tmp_path, channel, seed, name, why):
+    classifier = ImageClassifier(colours, side=16)
+    images = [picture(number % 3, number // 3) for number in range(21)]
+    classifier.fit([*images, picture(channel, seed)], [*(["red", "green", "blue"] * 7), name])
+    served = ServedClassifier(classifier, tmp_path / "saved")
+    doubtful = served.list_doubtful()
+    assert why in {row["why"] for row in doubtful}
+    numbers = [served.correct(row["name"], int(row["key"], 16), "keep") for row in doubtful]
+    assert served.list_doubtful() == []
+    served.undo(numbers[0])
+    assert served.list_doubtful() != []
+    served.correct(doubtful[0]["name"], int(doubtful[0]["key"], 16), "keep")
+    served.save()
+    again = ServedClassifier(ImageClassifier.load(tmp_path / "saved", colours), tmp_path / "saved")
+    assert again.list_doubtful() == []
+    again.current.merge(ImageClassifier.load(tmp_path / "saved", colours))
+    assert again.list_doubtful() == []
+    again.remove("red")
+    again.save()
+    again = ImageClassifier.load(tmp_path / "saved", colours)
+    assert {label for _, label in again.confirmed} <= {"green", "blue"}
 
 
 @needs_browser

@@ -1,6 +1,7 @@
 """Classifiers as folders: safetensors, JSON and a model card, laid out as a Hugging Face repository; nothing can run.
 
     config.json            the estimator's arguments, the labels, hashes of the files below, and a fingerprint of it all
+                           (also the labels of pictures that a person has confirmed)
     version-FINGERPRINT/   classifier.safetensors and a copy of the card; of pictures also backbone and thumbnails
     README.md              the model card
 
@@ -19,7 +20,7 @@ import math
 import shutil
 import unicodedata
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -84,6 +85,7 @@ def save_folder(
     path: Path,
     backbone: Embedder | None = None,
     thumbnails: Mapping[int, bytes] | None = None,
+    confirmed: Collection[tuple[int, Any]] = (),
 ) -> None:
     """Write a classifier to a folder, as a whole or not at all.
 
@@ -92,6 +94,8 @@ def save_folder(
         path: The folder. Its mode, and files that are not ours, stay as they are.
         backbone: What embeds pictures, where it is a classifier of pictures.
         thumbnails: JPEGs of the exemplars by their keys.
+        confirmed: The keys and labels of examples whose label a person has confirmed; only those that are there are
+            written.
 
     Raises:
         BadInput: If something else is in its place, another process writes it, or it could not be read again.
@@ -115,6 +119,8 @@ def save_folder(
             jpegs = {f"{key:016x}": np.frombuffer(jpeg, np.uint8).copy() for key, jpeg in (thumbnails or {}).items()}
             write_tensors(files / THUMBNAILS, {key: torch.from_numpy(jpeg) for key, jpeg in jpegs.items()})
         config = _to_config(classifier)
+        if rows := [pair for pair in confirmed if pair[1] in classifier.support_.labels_with(pair[0])]:
+            config["confirmed"] = sorted([f"{key:016x}", np.asarray(label).item()] for key, label in rows)
         config["files"] = {file.name: _hash_file(file) for file in sorted(files.iterdir())}
         config["fingerprint"] = _hash_config(config)
         files.rename(_version_folder(staging, config))
@@ -284,8 +290,8 @@ def load_folder(folder: Path, registry: Registry | None = None) -> FewShotClassi
 
 def load_image_folder(
     folder: Path, backbone: "str | Path | Embed | Embedder | None", registry: Registry | None
-) -> tuple[Embedder, FewShotClassifier, dict[int, bytes]]:
-    """Return the backbone, the classifier of its features and the thumbnails of a classifier of pictures.
+) -> tuple[Embedder, FewShotClassifier, dict[int, bytes], frozenset[tuple[int, Any]]]:
+    """Return the backbone, the classifier of its features, the thumbnails and the confirmed labels of a classifier.
 
     Args:
         folder: The folder.
@@ -300,6 +306,7 @@ def load_image_folder(
             _read_backbone(files, backbone, registry),
             _check_logits(_read_classifier(files, config, registry)),
             _read_thumbnails(files / THUMBNAILS),
+            _read_confirmed(folder, config),
         ),
     )
 
@@ -437,6 +444,12 @@ def _read_thumbnails(path: Path) -> dict[int, bytes]:
     tensors = read_tensors(path)[0] if path.is_file() else {}
     with as_bad_input((ValueError, TypeError), f"{path} does not hold pictures: save it again."):
         return {int(key, 16): jpeg.numpy().tobytes() for key, jpeg in tensors.items()}
+
+
+def _read_confirmed(folder: Path, config: Mapping[str, Any]) -> frozenset[tuple[int, Any]]:
+    """Return the keys and labels of the examples whose label a person has confirmed."""
+    with _errors_as_bad_input(folder, TypeError, ValueError):
+        return frozenset((int(key, 16), label) for key, label in config.get("confirmed", ()))
 
 
 def read_parameters(

@@ -65,6 +65,7 @@ class ImageClassifier:
         backbone: What turns pictures into features.
         classifier: The FewShotClassifier of these features, with all its attributes.
         thumbnails: Small JPEGs of the exemplars, by their keys.
+        confirmed: Keys and labels of examples whose label a person has confirmed, so that no review lists them again.
         classes_: The names of the classes, in the order of probabilities.
 
     Examples:
@@ -87,6 +88,7 @@ class ImageClassifier:
         else:
             self.classifier = FewShotClassifier.from_run(model, registry=registry, **arguments)
         self.thumbnails: dict[int, bytes] = {}
+        self.confirmed: frozenset[tuple[int, Any]] = frozenset()
 
     # ------------------------------------------------------------------------------------------------------- learning
 
@@ -100,7 +102,7 @@ class ImageClassifier:
     ) -> "ImageClassifier":
         """Learn from pictures, and forget what was known. See `partial_fit` for the arguments."""
         new = copy(self)
-        new.thumbnails = {}
+        new.thumbnails, new.confirmed = {}, frozenset()
         new.classifier.forget()
         return self._become(new.partial_fit(images, labels, progress, cache, groups))
 
@@ -192,7 +194,7 @@ class ImageClassifier:
     def _become(self, other: "ImageClassifier") -> "ImageClassifier":
         """Take over what another has learned, at once."""
         self.classifier.become(other.classifier)
-        self.thumbnails = other.thumbnails
+        self.thumbnails, self.confirmed = other.thumbnails, other.confirmed
         return self
 
     def _embed(
@@ -235,6 +237,7 @@ class ImageClassifier:
                 raise BadInput(f"only classifiers with the same backbone can merge: these have {one} and {two}.")
         self.classifier.merge(*(other.classifier for other in others))
         self._select_thumbnails(*(other.thumbnails for other in others))
+        self.confirmed = self.confirmed.union(*(other.confirmed for other in others))
         return self
 
     def remove(self, labels: Sequence[Any]) -> "ImageClassifier":
@@ -306,7 +309,7 @@ class ImageClassifier:
         """Write the classifier to a folder that anyone can load (see `anyshot.classify.files`)."""
         check_is_fitted(self.classifier, "state_")
         with self.classifier._lock:  # Nobody may learn between the writing of exemplars and of their thumbnails.
-            save_folder(self.classifier, Path(path), self.backbone, self.thumbnails)
+            save_folder(self.classifier, Path(path), self.backbone, self.thumbnails, self.confirmed)
 
     @staticmethod
     def load(
@@ -319,9 +322,9 @@ class ImageClassifier:
             backbone: The backbone, where it is a function, which is not in the folder.
             registry: Needed for a head or a backbone that is not ours.
         """
-        embedder, classifier, thumbnails = load_image_folder(Path(path), backbone, registry)
+        embedder, classifier, thumbnails, confirmed = load_image_folder(Path(path), backbone, registry)
         loaded = ImageClassifier(embedder, registry=registry)
-        loaded.classifier, loaded.thumbnails = classifier, thumbnails
+        loaded.classifier, loaded.thumbnails, loaded.confirmed = classifier, thumbnails, confirmed
         return loaded
 
     def to_onnx(self, path: str | Path) -> None:

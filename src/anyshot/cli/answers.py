@@ -24,7 +24,13 @@ from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
 from anyshot.inspect.advice import Advice, advise
 from anyshot.inspect.case import AdviceOptions, heads_for
-from anyshot.inspect.corrections import apply_corrections
+from anyshot.inspect.corrections import (
+    Correction,
+    apply_corrections,
+    describe_corrections,
+    find_confirmed,
+    read_corrections,
+)
 from anyshot.inspect.holdout import measure_holdout, measure_holdout_pictures
 from anyshot.inspect.pages import render_advice, render_ranking, render_test
 from anyshot.inspect.pictures import describe_pictures, make_thumbnails, read_picture
@@ -190,7 +196,9 @@ def advise_source(
         if other is not None and has_features(other, options.layout) != (embedder is None):
             raise BadInput(f"{other} must be of the same kind as {source}: both pictures, or both features.")
     examples, held_out = _read(source, options, chosen, holdout, embedder)
+    examples, is_confirmed = _correct(examples, chosen.corrections)
     settings: AdviceOptions = {"names": examples.names, "groups": examples.groups, "registry": registry}
+    settings["is_confirmed"] = is_confirmed
     if held_out is not None:
         settings["holdout"] = held_out.features, held_out.labels
     default_heads = heads_for(examples.features)
@@ -232,7 +240,13 @@ def _rank(unlabelled: Path, advice: Advice, embedder: Embedder | None, options: 
     labels = np.array(case.class_names)[case.labels]
     ranking = rank_unlabelled(case.features, labels, examples.features, classifier=case.fit(advice.best))
     rows = [
-        {"rank": place, "path": names[one.example], "likeliest": one.likeliest, "probability": one.probability}
+        {
+            "rank": place,
+            "path": names[one.example],
+            "likeliest": one.likeliest,
+            "probability": one.probability,
+            "is_known": one.is_known,
+        }
         for place, one in enumerate(ranking, 1)
     ]
     if out is not None:
@@ -252,12 +266,20 @@ def _read(
     rows, summary = select_splits(everything.splits, chosen.split, for_test=False)
     print_message(f"  {summary}." if summary else "")
     examples, held_out = everything.select(rows), None
-    for table in chosen.corrections:
-        examples = apply_corrections(examples, table)
-        print_message(f"  the corrections of {table} are applied.")
     if holdout is not None:
         choose = partial(select_splits, wanted=(), for_test=True)
         held_out = read_examples(holdout, embedder, options.open_cache(), options.layout, choose, print_message)
     elif "test" in everything.splits and "test" not in chosen.split:
         held_out = everything.select([row for row, split in enumerate(everything.splits) if split == "test"])
     return examples, held_out
+
+
+def _correct(examples: Source, tables: Sequence[Path]) -> tuple[Source, list[bool]]:
+    """Apply tables of corrections one after the other; also return whose labels a person has confirmed."""
+    decisions: list[Correction] = []
+    for table in tables:
+        corrections = read_corrections(table)
+        examples = apply_corrections(examples, corrections)
+        print_message(describe_corrections(corrections, table))
+        decisions += corrections
+    return examples, find_confirmed(examples, decisions)

@@ -13,14 +13,21 @@ import numpy as np
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import describe_existing, find_onnx_backbone, is_classifier
-from anyshot.classify.images import ImageClassifier, load_classifier
+from anyshot.classify.images import ImageClassifier, Times, load_classifier
 from anyshot.classify.keys import hash_rows
 from anyshot.cli.options import EmbedOptions, ExampleOptions, ReadOptions
 from anyshot.data.open import has_features, open_pictures, read_vectors
-from anyshot.data.source import Source, describe_notes, select_splits
+from anyshot.data.source import Item, Source, describe_notes, select_splits
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import locked
-from anyshot.inspect.corrections import Correction, apply_corrections, move_example, read_corrections
+from anyshot.inspect.corrections import (
+    Correction,
+    apply_corrections,
+    describe_corrections,
+    find_confirmed,
+    move_example,
+    read_corrections,
+)
 from anyshot.inspect.fit_report import FitReport, describe_conflicts, describe_kept
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
@@ -66,7 +73,7 @@ def fit_source(
             classifier, noun = FewShotClassifier(registry=registry, **arguments), "example"
         with _open_to_learn(path, options, examples, get_backbone(classifier)) as source:
             report = FitReport(len(source.items), noun=noun)
-            _learn_examples(classifier, source, source.labels, options, report)
+            _learn_examples(classifier, source, source.labels, options, report, examples.corrections)
         save(classifier)
     print_message(report.describe_repeats())
     accuracy = report.describe_accuracy(get_estimator(classifier), out)
@@ -120,22 +127,41 @@ def _open_to_learn(
             if backbone is not None and not all(one.path for one in corrections):
                 source = embed_pictures(backbone, source.items, options.open_cache(), say=print_message)
             source = apply_corrections(source, corrections)
-            print_message(f"  {count_noun(len(corrections), 'correction')} of {table} applied.")
+            print_message(describe_corrections(corrections, table))
         yield source
 
 
 def _learn_examples(
-    classifier: Classifier, source: Source, labels: Sequence[Any], options: ReadOptions, report: FitReport
+    classifier: Classifier,
+    source: Source,
+    labels: Sequence[Any],
+    options: ReadOptions,
+    report: FitReport,
+    corrections: Sequence[Path] = (),
 ) -> None:
-    """Teach a classifier the examples of a source under these labels, and collect them for the report."""
+    """Teach a classifier the examples of a source under these labels, and collect them for the report.
+
+    A classifier of pictures also learns which labels the tables of corrections keep.
+    """
     if isinstance(classifier, FewShotClassifier):
         report.add(source.features, list(map(str, labels)), source.items)
         classifier.partial_fit(source.features, np.array(labels), groups=source.groups)
         return
+    is_confirmed = find_confirmed(source, [one for table in corrections for one in read_corrections(table)])
+    names = {(i.name, i.class_name) for i, is_kept in zip(source.items, is_confirmed, strict=True) if is_kept}
+    confirmed: set[tuple[int, str]] = set()
+
+    def collect(features: np.ndarray, classes: Sequence[str], items: Sequence[Item], times: Times) -> None:
+        report.add(features, classes, items, times)
+        rows = zip(hash_rows(features).tolist(), classes, items, strict=True)
+        confirmed.update((key, name) for key, name, item in rows if (item.name, name) in names)
+
     with progress("learning", 1.0) as advance:
         unread = classifier.learn(
-            source.items, labels, advance, options.open_cache(), on_batch=report.add, groups=source.groups
+            source.items, labels, advance, options.open_cache(), on_batch=collect, groups=source.groups
         )
+    by_name = _labels_by_name(classifier)
+    classifier.confirmed |= {(key, by_name[name]) for key, name in confirmed}
     print_message(describe_unreadable(unread))
 
 
@@ -188,7 +214,7 @@ def add_examples(
             with context as source:
                 print_message("\n".join(describe_notes(source)) if to else "")
                 labels = _as_labels(estimator, [to] * len(source.items) if to else source.labels)
-                _learn_examples(classifier, source, labels, options, report)
+                _learn_examples(classifier, source, labels, options, report, examples.corrections)
         print_message(report.describe_repeats())
         return _describe_added(before, _count_by_name(estimator))
 

@@ -5,7 +5,6 @@ from typing import Any
 from scipy.special import softmax
 
 from anyshot.classify.calibration import fit_scale
-from anyshot.classify.classifier import DEFAULT_HEAD
 from anyshot.classify.leave_one_out import LeaveOneOutScores
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.holdout import ClassResult, HoldoutResult, measure_holdout, summarize_classes
@@ -23,13 +22,13 @@ def measure_accuracy(case: AdviceCase, best: str, left_out: LeaveOneOutScores) -
     the one that `anyshot fit` takes by default), that on examples held out (`holdout`, `holdout_accuracies` by head),
     and the best that is known (`accuracy`): on examples held out, or else with whole groups or each example left out.
     """
-    by_head = {best: left_out.accuracy.accuracy}
+    by_head, default = {best: left_out.accuracy.accuracy}, case.default_head
     sentences, tables = [left_out.accuracy.sentences], []
-    if DEFAULT_HEAD in case.heads and best != DEFAULT_HEAD:
-        by_head[DEFAULT_HEAD] = case.leave_out(DEFAULT_HEAD).accuracy.accuracy
+    if default in case.heads and best != default:
+        by_head[default] = case.leave_out(default).accuracy.accuracy
         sentences.append(
-            f"That is with {best}; `anyshot fit` takes {DEFAULT_HEAD} unless --head names another, and with it the "
-            f"same number is {by_head[DEFAULT_HEAD]:.1%}."
+            f"That is with {best}; `anyshot fit` takes {default} unless --head names another, and with it the "
+            f"same number is {by_head[default]:.1%}."
         )
     test, by_test = None, {}
     if case.held_out is None:

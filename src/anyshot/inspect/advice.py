@@ -13,12 +13,15 @@ from numpy.typing import ArrayLike
 
 from anyshot.inspect.accuracy import find_confusions, measure_accuracy, rank_classes, summarize_left_out
 from anyshot.inspect.case import AdviceCase, AdviceOptions
-from anyshot.inspect.copies import COPIES_SHARE, find_duplicates
-from anyshot.inspect.curves import CURVES_SHARE, compare_heads, compare_with_regression, measure_curves
+from anyshot.inspect.copies import estimate_seconds, find_duplicates
+from anyshot.inspect.curves import compare_heads, compare_with_regression, measure_curves, plan_curves
 from anyshot.inspect.episodes import choose_episodes
 from anyshot.inspect.gains import expect_gains
 from anyshot.inspect.labels import find_label_errors
 from anyshot.inspect.sections import Picture, Section, as_markdown, as_text
+from anyshot.progress import scale_progress
+
+REST_SHARE = 0.1  # share of the time that is spent neither on curves nor on copies, roughly
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,17 @@ class Advice:
 
     def to_text(self) -> str:
         """Return the advice for a terminal."""
-        return as_text(self.headline, self.sections)
+        text = as_text(self.headline, self.sections)
+        if not self.pictures:
+            return text
+        return (
+            f"{text}\n\nOn the page that --out makes (advice.html) a click keeps, corrects or drops each doubtful "
+            "example, into a table for anyshot fit --corrections."
+        )
+
+    def __str__(self) -> str:
+        """Return the advice for a terminal."""
+        return self.to_text()
 
     def to_markdown(self) -> str:
         """Return the advice as a Markdown page."""
@@ -88,6 +101,7 @@ def advise(
             `names`, what a person finds the examples by; numbers and times in file names tell of groups.
             `times`, when they were taken, in seconds, or None.
             `groups`, which examples belong together, a name for each, instead of finding that out.
+            `is_confirmed`, whether a person has confirmed the label of each: such ones are not called doubtful again.
             `picture`, a function that returns the picture of an example, by its number, to find copies.
             `parameters`, what trained heads have learned, by head.
             `embed`, how features become a vector (flatten, mean, max, gram), by head.
@@ -103,13 +117,17 @@ def advise(
     """
     case = AdviceCase(features, labels, heads, shots, way, episodes, seed, **options)
     source = choose_episodes(case)
-    accuracies = measure_curves(case, source)
+    plan, seconds = plan_curves(case, source)
+    curves, copies = sum(seconds.values()), estimate_seconds(case)
+    curves_share, copies_share = ((1 - REST_SHARE) * part / (curves + copies) for part in (curves, copies))
+    accuracies = measure_curves(case, source, plan, seconds, scale_progress(case.progress, curves_share))
     choice = compare_heads(case, source, accuracies)
     best = choice.values["best"]
     left_out = case.leave_out(best)
     accuracy = measure_accuracy(case, best, left_out)
     test, at_hand = accuracy.values["holdout"], summarize_left_out(case, left_out)
-    errors, duplicates = find_label_errors(case, left_out), find_duplicates(case)
+    errors = find_label_errors(case, left_out)
+    duplicates = find_duplicates(case, scale_progress(case.progress, copies_share))
     values = choice.values | accuracy.values | errors.values | duplicates.values
     sections = [
         accuracy,
@@ -123,5 +141,5 @@ def advise(
     ]
     doubts = [doubt for section in sections for doubt in section.doubts]
     sections.append(Section("What these data cannot say", doubts, values={"doubts": doubts}))
-    case.progress(1 - CURVES_SHARE - COPIES_SHARE)
+    case.progress(REST_SHARE)
     return Advice(case, sections)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from anyshot.classify.classifier import FewShotClassifier
+from anyshot.classify.classifier import DEFAULT_HEAD, FewShotClassifier
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutScores, leave_out_examples
 from anyshot.errors import BadInput
@@ -45,6 +45,7 @@ class AdviceOptions(TypedDict, total=False):
     names: Sequence[str]
     times: Sequence[float | None]
     groups: Sequence[Any] | None
+    is_confirmed: Sequence[bool]
     picture: Callable[[int], np.ndarray] | None
     parameters: Mapping[str, Parameters]
     embed: Mapping[str, str]
@@ -87,6 +88,8 @@ class AdviceCase:
             raise BadInput(f"the shots that you expect must be at least 1, not {min(shots)}.")
         if self._named_groups and len(self._named_groups) != len(self.labels):
             raise BadInput(f"groups must name a group for each of the {len(self.labels)} examples.")
+        if len(self.is_confirmed) != len(self.labels):
+            raise BadInput(f"is_confirmed must have a value for each of the {len(self.labels)} examples.")
         if self.held_out is not None and self.held_out.features.shape[1:] != self.features.shape[1:]:
             theirs, ours = (" x ".join(map(str, x.shape[1:])) for x in (self.held_out.features, self.features))
             raise BadInput(f"the examples held out have {theirs} numbers each, those at hand {ours}.")
@@ -100,6 +103,12 @@ class AdviceCase:
     def progress(self) -> OnProgress:
         """The function that is called with shares of the work."""
         return self.options.get("progress", no_progress)
+
+    @property
+    def default_head(self) -> str:
+        """The head that `anyshot fit` takes by default: that of the trained model, where there is one."""
+        trained = list(self.options.get("parameters", ()))
+        return trained[0] if len(trained) == 1 else DEFAULT_HEAD
 
     @cached_property
     def counts(self) -> np.ndarray:
@@ -116,6 +125,11 @@ class AdviceCase:
         """Which examples belong together."""
         names, times = self.options.get("names", ()), self.options.get("times", ())
         return find_groups(self.unit_vectors, self.labels, names, times, self._named_groups)
+
+    @cached_property
+    def is_confirmed(self) -> np.ndarray:
+        """Whether a person has confirmed the label of each example."""
+        return np.array(self.options.get("is_confirmed", [False] * len(self.labels)), bool)
 
     @property
     def _named_groups(self) -> list[Any]:

@@ -25,7 +25,7 @@ from anyshot.data.pictures import to_picture
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.sections import Section, Table, picture_cell
 from anyshot.measure.groups import MOST_EXAMPLES, Labels, Vectors, WithinClassDistance
-from anyshot.progress import OnProgress, no_progress, scale_progress
+from anyshot.progress import OnProgress, no_progress
 from anyshot.text import count_noun
 
 NEIGHBOURS = 3  # nearest examples of each that are considered; not tuned
@@ -33,8 +33,8 @@ NEAR = 0.9  # squared distance of a possible copy, as a share of the usual one w
 # features by 0.63 of it (docs/log/advice.md)
 CHANCE = 0.05  # expected number of pairs, over all examples, that are reported by chance
 ROUNDING = 1e-10  # squared distance of equal vectors after rounding, as a share of the mean square about the mean
-MOST_PAIRS = 600  # pairs compared as pictures, at about 20 ms each (docs/log/advice.md)
-COPIES_SHARE = 0.3  # share of the time of all advice, roughly
+MOST_PAIRS = 600  # pairs compared as pictures
+SECONDS_PER_PAIR = 0.02  # to compare one (docs/log/advice.md)
 MOST_LISTED = 40  # pairs in the table; all are in the JSON
 
 SIDE, PATCH = 24, 12  # pixels of a small thumbnail, and of the middle that is searched for
@@ -116,10 +116,18 @@ def _compare(
     return copies
 
 
-def find_duplicates(case: AdviceCase) -> Section:
-    """Find examples that are there twice, by features and, where there are pictures, by these."""
+def estimate_seconds(case: AdviceCase) -> float:
+    """Return how long `find_duplicates` takes, roughly."""
+    return SECONDS_PER_PAIR * min(MOST_PAIRS, len(case.labels)) if case.options.get("picture") is not None else 0.1
+
+
+def find_duplicates(case: AdviceCase, progress: OnProgress) -> Section:
+    """Find examples that are there twice, by features and, where there are pictures, by these.
+
+    Pairs that a person has kept are not listed: both of two labels, or either of two copies in one class.
+    """
     picture = case.options.get("picture")
-    pairs = find_copies(case.unit_vectors, case.labels, picture, scale_progress(case.progress, COPIES_SHARE))
+    pairs = find_copies(case.unit_vectors, case.labels, picture, progress)
     rows: list[dict[str, Any]] = [
         {
             "one": case.describe(one),
@@ -128,6 +136,7 @@ def find_duplicates(case: AdviceCase) -> Section:
             "conflict": bool(case.labels[one] != case.labels[other]),
         }
         for one, other, likeness in pairs
+        if case.is_confirmed[[one, other]].sum() <= (case.labels[one] != case.labels[other])
     ]
     rows.sort(key=lambda row: not row["conflict"])
     conflicts, title = sum(row["conflict"] for row in rows), "The same example twice"
@@ -138,7 +147,7 @@ def find_duplicates(case: AdviceCase) -> Section:
     sentences = [f"{count_noun(len(rows), 'pair')} of examples {'is' if len(rows) == 1 else 'are'} one{kinds}."]
     if conflicts:
         has = "has" if conflicts == 1 else "have"
-        sentences.append(f"{conflicts} of them {has} two labels: a conflict, one of which is wrong.")
+        sentences.append(f"{conflicts} of them {has} two different labels, of which at least one is wrong.")
     listed = []
     for row in rows[:MOST_LISTED]:
         one, other, is_conflict = row["one"], row["other"], row["conflict"]

@@ -18,7 +18,7 @@ from anyshot.classify.keys import hash_rows
 from anyshot.data.source import Source
 from anyshot.data.tables import read_columns
 from anyshot.errors import BadInput, as_bad_input
-from anyshot.text import group_by
+from anyshot.text import count_noun, group_by
 
 COLUMNS = ("path", "key", "label", "decision", "new_label")
 DECISIONS = ("keep", "relabel", "drop")
@@ -40,6 +40,11 @@ class Correction(NamedTuple):
     label: str
     decision: str
     new_label: str = ""
+
+    @property
+    def example(self) -> tuple[str, str, str]:
+        """What the example is known by: its path, or else its key, and its label."""
+        return self.path, "" if self.path else self.key, self.label
 
 
 def read_corrections(path: str | Path) -> list[Correction]:
@@ -82,14 +87,10 @@ def apply_corrections(source: Source, corrections: str | Path | Sequence[Correct
     """
     if isinstance(corrections, str | Path):
         corrections = read_corrections(corrections)
-    by_name = group_by(range(len(source.items)), lambda row: (source.items[row].name, source.items[row].class_name))
-    by_key: dict[tuple[str, str], list[int]] = {}
-    if source.has_features and not all(one.path for one in corrections):
-        keys = hash_rows(source.features.reshape(len(source.items), -1)).tolist()
-        by_key = group_by(range(len(keys)), lambda row: (f"{keys[row]:016x}", source.items[row].class_name))
+    index = _index_examples(source, corrections)
     labels: dict[int, str] = {}
     for one in corrections:
-        rows = by_name.get((one.path, one.label)) if one.path else by_key.get((one.key, one.label))
+        rows = index.get(one.example)
         if rows is None:
             raise BadInput(
                 f"there is no example {one.path or one.key} of {one.label!r} to correct: were the corrections made for "
@@ -102,6 +103,30 @@ def apply_corrections(source: Source, corrections: str | Path | Sequence[Correct
     chosen = source.select(rest)
     items = [replace(i, class_name=labels.get(row, i.class_name)) for row, i in zip(rest, chosen.items, strict=True)]
     return replace(chosen, items=items)
+
+
+def find_confirmed(source: Source, corrections: Sequence[Correction]) -> list[bool]:
+    """Return of each example of a corrected source whether a person kept its label."""
+    index = _index_examples(source, corrections)
+    rows = {row for one in corrections if one.decision == "keep" for row in index.get(one.example, ())}
+    return [row in rows for row in range(len(source.items))]
+
+
+def _index_examples(source: Source, corrections: Sequence[Correction]) -> dict[tuple[str, str, str], list[int]]:
+    """Return the rows of the examples, by what corrections know them by."""
+    items = source.items
+    index = group_by(range(len(items)), lambda row: (items[row].name, "", items[row].class_name))
+    if source.has_features and not all(one.path for one in corrections):
+        keys = hash_rows(source.features.reshape(len(items), -1)).tolist()
+        index |= group_by(range(len(keys)), lambda row: ("", f"{keys[row]:016x}", items[row].class_name))
+    return index
+
+
+def describe_corrections(corrections: Sequence[Correction], table: Path) -> str:
+    """Return how many labels were changed, and how many kept."""
+    kept = sum(one.decision == "keep" for one in corrections)
+    applied = f"{count_noun(len(corrections) - kept, 'correction')} of {table} applied"
+    return f"  {applied}, {count_noun(kept, 'label')} kept." if kept else f"  {applied}."
 
 
 def move_example(

@@ -11,13 +11,14 @@ from anyshot.inspect.episodes import LEAST_EXAMPLES, EpisodeSource
 from anyshot.inspect.sections import Section, Table
 from anyshot.machine import release_memory
 from anyshot.measure.evaluate import evaluate
-from anyshot.progress import scale_progress
-from anyshot.text import format_range
+from anyshot.measure.plan import Plan
+from anyshot.progress import OnProgress, scale_progress
+from anyshot.text import format_range, group_by
 
 LEAST_EPISODES = 20  # episodes of a head that is fitted to every support, however long that takes; not tuned
-OPERATIONS = 1.5e11  # multiplications for such a head: half a minute on one core (docs/log/advice.md)
+OPERATIONS_PER_SECOND = 5e9  # multiplications for such a head, on one core (docs/log/advice.md)
+OPERATIONS = 30 * OPERATIONS_PER_SECOND
 FIT_OPERATIONS = 5e7  # what a fit costs besides, however small: some 10 ms
-CURVES_SHARE = 0.5  # share of the time of all advice, roughly
 FEW_EXAMPLES, WIDE = 20, 0.05  # a class of fewer examples, with intervals wider than this, is called rough; not tuned
 LOGISTIC = "logistic"  # the head that is tried where every class has many examples
 LEAST_FITTED = 15  # of every class: with fewer, logistic regression was behind on all sets (docs/log/posterior.md)
@@ -25,22 +26,43 @@ MOST_FITTED = 1000  # examples of all classes together, which takes some seconds
 FOLDS = 3
 
 
-def measure_curves(case: AdviceCase, source: EpisodeSource) -> dict[str, np.ndarray]:
-    """Return the accuracies of every head by shot and episode, from 0 to 1."""
-    plan = source.plan
-    if any(case.registry.head(head).estimator for head in case.heads):
-        # For each support, and for several ridges, such a head factorises a matrix, as large as its examples or its
-        # features are many, and leaves each example out.
-        d, sizes = case.features[0].numel(), [plan.way * shot for shot in source.shots]
-        per_episode = sum(FIT_OPERATIONS + 8 * min(size, d) ** 2 * (min(size, d) + size) for size in sizes)
-        plan = replace(plan, episodes=min(plan.episodes, max(LEAST_EPISODES, int(OPERATIONS / per_episode))))
-    evaluation = evaluate(
-        source.features, plan.labels, case.heads, source.shots, plan=plan, registry=case.registry,
-        parameters=case.options.get("parameters"), embed=case.options.get("embed"),
-        progress=scale_progress(case.progress, CURVES_SHARE),
-    )  # fmt: skip
+def plan_curves(case: AdviceCase, source: EpisodeSource) -> tuple[Plan, dict[str, float]]:
+    """Return as many episodes as are affordable, and the seconds that each head takes for them, roughly."""
+    plan, d = source.plan, case.features[0].numel()
+    sizes = [plan.way * shot for shot in source.shots]
+    # A head that is fitted to each support factorises a matrix for several ridges, as large as its examples or its
+    # features are many, and leaves each example out. Other heads compare queries with the means of classes.
+    to_fit = sum(FIT_OPERATIONS + 8 * min(size, d) ** 2 * (min(size, d) + size) for size in sizes)
+    to_compare = sum(d * (size + plan.queries * plan.way**2) for size in sizes)
+    operations = {head: to_fit if case.registry.head(head).estimator else to_compare for head in case.heads}
+    if to_fit in operations.values():
+        plan = replace(plan, episodes=min(plan.episodes, max(LEAST_EPISODES, int(OPERATIONS / to_fit))))
+    return plan, {head: plan.episodes * count / OPERATIONS_PER_SECOND for head, count in operations.items()}
+
+
+def measure_curves(
+    case: AdviceCase, source: EpisodeSource, plan: Plan, seconds: dict[str, float], progress: OnProgress
+) -> dict[str, np.ndarray]:
+    """Return the accuracies of every head by shot and episode, from 0 to 1.
+
+    Args:
+        case: The examples.
+        source: What episodes are drawn from.
+        plan: The episodes (see `plan_curves`).
+        seconds: How long each head takes: heads that take equally long are measured together.
+        progress: Called with shares of this work that add up to 1.
+    """
+    accuracies: dict[str, np.ndarray] = {}
+    for heads in group_by(case.heads, lambda head: seconds[head]).values():
+        share = sum(seconds[head] for head in heads) / sum(seconds.values())
+        evaluation = evaluate(
+            source.features, plan.labels, heads, source.shots, plan=plan, registry=case.registry,
+            parameters=case.options.get("parameters"), embed=case.options.get("embed"),
+            progress=scale_progress(progress, share),
+        )  # fmt: skip
+        accuracies |= {head: evaluation.accuracies(head) / 100 for head in heads}
     release_memory()  # the threads of the episodes hold some
-    return {head: evaluation.accuracies(head) / 100 for head in case.heads}
+    return {head: accuracies[head] for head in case.heads}
 
 
 def compare_heads(case: AdviceCase, source: EpisodeSource, accuracies: dict[str, np.ndarray]) -> Section:
@@ -48,9 +70,10 @@ def compare_heads(case: AdviceCase, source: EpisodeSource, accuracies: dict[str,
 
     Its values are `class_names` and `counts` of the classes that are drawn into episodes; `way`, `queries`, `episodes`
     and `shots` of these; `curves`, by head the shot, the accuracy and its 95 % interval (low, high), from 0 to 1;
-    `best`, the head of the highest mean accuracy over the shots that are expected (`expected_shots`); `robust`, the
-    head whose largest shortfall from the best at any of these shots is smallest; `lead`, that of the best head over
-    each other one on the same episodes, with half of its 95 % interval; and `judged_on`, what all was measured on.
+    `best`, the head that is recommended for the shots that are expected (`expected_shots`); `robust`, the head whose
+    largest shortfall from the highest accuracy at any of these shots is smallest; `lead`, that of the best head over
+    each other one on the same episodes (below 0 where the other was more accurate), with half of its 95 % interval; and
+    `judged_on`, what all was measured on.
     """
     shots, steps, pool = source.shots, np.array(source.shots), source.pool
     expected = sorted({min(shots, key=lambda step: (abs(step - shot), step)) for shot in case.shots}) or shots
@@ -58,11 +81,9 @@ def compare_heads(case: AdviceCase, source: EpisodeSource, accuracies: dict[str,
     half_widths = {head: pool.half_widths(a, steps) for head, a in accuracies.items()}
     means = {head: a.mean(1)[places] for head, a in accuracies.items()}
     top = np.max(list(means.values()), 0)
-    best = max(means, key=lambda head: float(means[head].mean()))
     robust = min(means, key=lambda head: float((top - means[head]).max()))
-    independent = pool.count_independent(accuracies[best], steps)[places].min()
-    points = {head: (accuracies[best] - a)[places].mean(0) for head, a in accuracies.items() if head != best}
-    lead = {h: (float(p.mean()), float(1.96 * p.std(ddof=1) / np.sqrt(independent))) for h, p in points.items()}
+    best = _choose_head(case.default_head, source, accuracies, places)
+    lead = _measure_leads(best, source, accuracies, places)
     classes = np.flatnonzero(case.counts >= LEAST_EXAMPLES)
     counts: list[int] = case.counts[classes].tolist()
     curves = {
@@ -102,6 +123,24 @@ def compare_heads(case: AdviceCase, source: EpisodeSource, accuracies: dict[str,
     return Section("Which head", sentences, [table], doubts, values)
 
 
+def _choose_head(default: str, source: EpisodeSource, accuracies: dict[str, np.ndarray], places: list[int]) -> str:
+    """Return the default head, unless others are surely ahead of it; then the most accurate of these."""
+    candidates = list(accuracies)
+    if default in accuracies:
+        leads = _measure_leads(default, source, accuracies, places)
+        candidates = [head for head, (lead, half) in leads.items() if -lead > half] or [default]
+    return max(candidates, key=lambda head: float(accuracies[head][places].mean()))
+
+
+def _measure_leads(
+    head: str, source: EpisodeSource, accuracies: dict[str, np.ndarray], places: list[int]
+) -> dict[str, tuple[float, float]]:
+    """Return the lead of a head over each other one on the same episodes, with half of its 95 % interval."""
+    independent = source.pool.count_independent(accuracies[head], np.array(source.shots))[places].min()
+    points = {other: (accuracies[head] - a)[places].mean(0) for other, a in accuracies.items() if other != head}
+    return {h: (float(p.mean()), float(1.96 * p.std(ddof=1) / np.sqrt(independent))) for h, p in points.items()}
+
+
 def _describe_basis(case: AdviceCase, source: EpisodeSource, counts: list[int]) -> str:
     origin = f"of the examples at hand{', groups drawn whole' if case.groups.evidence else ''}"
     if source.judged_on == "held out":
@@ -115,9 +154,12 @@ def _describe_choice(
 ) -> list[str]:
     if not lead:
         return [f"Only {best} was tried {basis}."]
-    sentences = [f"Use {best}: it is the most accurate over {', '.join(map(str, expected))} shots {basis}."]
+    over = f"over {', '.join(map(str, expected))} shots {basis}"
+    sentences = [f"Use {best}: it is the most accurate {over}."]
+    if any(mean < 0 for mean, _ in lead.values()):
+        sentences = [f"Use {best}: no head is surely more accurate {over}, and it is the default of `anyshot fit`."]
     for head, (mean, half) in lead.items():
-        verdict = "ahead of" if mean > half else "not surely better than"
+        verdict = "ahead of" if mean > half else "not surely better than" if mean >= 0 else "not surely worse than"
         gap = f"{100 * mean:+.1f} points, give or take {100 * half:.1f}" if half < 0.5 else "too few examples to tell"
         sentences.append(f"It is {verdict} {head}: {gap}.")
     subject = "It is also the most robust" if robust == best else f"The most robust is {robust}"
@@ -133,8 +175,9 @@ def _doubt_curves(means: np.ndarray, half_widths: np.ndarray, chance: float, cou
         )
     if min(counts) < FEW_EXAMPLES and half_widths.max() > WIDE:
         doubts.append(
-            f"With {format_range(min(counts), max(counts))} examples a class the accuracies are known to about "
-            f"{half_widths.max():.0%} only; heads closer than that cannot be told apart."
+            f"With {format_range(min(counts), max(counts))} examples a class the level of the accuracies is known to "
+            f"about {100 * half_widths.max():.0f} points only. Differences between heads, measured on the same "
+            "episodes, are known better."
         )
     return doubts
 

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from anyshot.errors import BadInput
 from anyshot.inspect.case import AdviceCase, HeldOut
 from anyshot.measure.plan import GroupedPlan, Plan
-from anyshot.text import list_first
+from anyshot.text import count_noun, list_first
 
 SHOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # shots that are measured, as far as the examples reach
 LEAST_EXAMPLES = 3  # examples of a class, to be drawn into episodes: two to learn from at two shots, and a query
@@ -82,8 +82,10 @@ def choose_episodes(case: AdviceCase) -> EpisodeSource:
         )
     doubts = []
     if few := [name for name, count in zip(case.class_names, case.counts, strict=True) if count < LEAST_EXAMPLES]:
+        has = "has" if len(few) == 1 else "have"
         doubts.append(
-            f"{len(few)} classes have fewer than {LEAST_EXAMPLES} examples ({list_first(few)}): left out of the curves."
+            f"{count_noun(len(few), 'class')} {has} fewer than {LEAST_EXAMPLES} examples ({list_first(few)}): left out "
+            "of the curves."
         )
     if case.held_out is None:
         return _draw_from(case, classes, doubts)
@@ -92,9 +94,10 @@ def choose_episodes(case: AdviceCase) -> EpisodeSource:
         doubts.append("Fewer than two classes have examples held out: what is said is of the examples at hand.")
         return _draw_from(case, classes, doubts)
     if untested := [case.class_names[place] for place in classes[~is_tested]]:
+        has = "has" if len(untested) == 1 else "have"
         doubts.append(
-            f"{len(untested)} classes have no example held out ({list_first(untested)}): the curves are of the others, "
-            "and of these classes only the examples at hand tell."
+            f"{count_noun(len(untested), 'class')} {has} no example held out ({list_first(untested)}): the curves are "
+            "of the others, and of these classes only the examples at hand tell."
         )
     return _draw_from(case, classes[is_tested], doubts, case.held_out)
 

@@ -236,9 +236,10 @@ def _describe_features(other: OtherFeatures | None, is_limit: bool, accuracy: fl
 
 def _describe_forecast(best: str, forecast: Forecast, *, is_at_hand: bool) -> tuple[list[str], list[Table]]:
     sentences = [
-        f"With about {forecast.now} examples per class {best} should reach {forecast.accuracy:.1%} on "
-        f"{'examples of the same kind' if is_at_hand else 'examples like those held out'}. More examples of the kind "
-        "at hand, up to twice as many, are expected to bring these points:"
+        f"The curve of {best} says {forecast.accuracy:.1%} with {forecast.now} examples of every class (the median "
+        f"class has as many) on {'examples of the same kind' if is_at_hand else 'examples like those held out'}. "
+        "Counted from that number, more examples of the kind at hand, up to twice as many, are expected to bring these "
+        "points:"
     ]
     if forecast.held_out:
         checks = (f"{fit:.1%} at {shot} shots ({measured:.1%} measured)" for shot, fit, measured in forecast.held_out)

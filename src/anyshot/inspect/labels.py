@@ -5,7 +5,7 @@ that were mixed up at random. The examples that are surely of another class find
 alike, where the own label is never out of the question. (docs/log/advice.md compares both with other rules.)
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -16,6 +16,7 @@ from anyshot.classify.leave_one_out import LeaveOneOutScores
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.sections import Section, Table, picture_cell
 from anyshot.measure.groups import Labels
+from anyshot.text import count_noun
 
 # The three thresholds only decide where the lists end, and were not tuned; the rankings were compared with others.
 UNLIKELY = 0.02  # probability of its own label below which an example is listed
@@ -43,7 +44,7 @@ def find_label_errors(case: AdviceCase, left_out: LeaveOneOutScores) -> Section:
 
     Its values are the examples by how unlikely their own label is (`unlikely`) and by how likely another one is
     (`mislabelled`), the numbers of all these (`suspects`), and pairs of classes with the share of their examples that
-    is told from the other (`same_class`).
+    is told from the other (`same_class`). Labels that a person has confirmed are not listed.
     """
     image = np.flatnonzero(left_out.is_scored)
     scores, owner = left_out.scores[image], left_out.labels[image]
@@ -55,38 +56,49 @@ def find_label_errors(case: AdviceCase, left_out: LeaveOneOutScores) -> Section:
             "probability": one.other,
         }
         for one in sorted(rank_suspects(scores, owner, image), key=lambda one: one.log_own)
+        if not case.is_confirmed[one.image]
     ]
     unlikely = [row for row in rows if row["own_probability"] <= UNLIKELY]
     sure = sorted((row for row in rows if row["probability"] >= SURE), key=lambda row: -row["probability"])
-    columns = ["example", "label", "probability of it", "looks like", "probability"]
-    tables = []
-    for title, ranking in (("Least likely under their own label", unlikely), ("Most likely of another class", sure)):
-        cells = [
-            [
-                picture_cell(row, row["looks_like"]),
-                row["label"],
-                f"{row['own_probability']:.1g}",
-                row["looks_like"],
-                f"{row['probability']:.0%}",
-            ]
-            for row in ranking[:MOST_LISTED]
-        ]
-        tables += [Table(f"{title} ({len(ranking)})", columns, cells)] if cells else []
-    sentences = (
-        "There are two rankings: the first finds labels mixed up at random, the second those confused with a class "
-        "that looks alike. Look at them from the top, until the labels are right. In advice.html (--out) a click "
-        "keeps, corrects or drops each, and makes a table for anyshot fit --corrections."
-    )
+    suspects = {row["image"]: row for row in (*unlikely, *sure)}
     values = {
         "unlikely": unlikely,
         "mislabelled": sure,
-        "suspects": sorted({row["image"] for row in (*unlikely, *sure)}),
+        "suspects": sorted(suspects),
         "same_class": [
             {"classes": [case.class_names[one], case.class_names[other]], "told_apart": share}
             for one, other, share in find_same_classes(scores, owner)
         ],
     }
-    return Section("Labels that may be wrong", [sentences if tables else "None."], tables, values=values)
+    sentences, tables = _describe_suspects(list(suspects.values())) if suspects else (["None."], [])
+    return Section("Labels that may be wrong", sentences, tables, values=values)
+
+
+def _describe_suspects(suspects: list[dict[str, Any]]) -> tuple[list[str], list[Table]]:
+    """List every suspect once, with its reasons; those with two reasons come first."""
+    reasons = {
+        row["image"]: ["unlikely label"] * (row["own_probability"] <= UNLIKELY)
+        + ["sure of another"] * (row["probability"] >= SURE)
+        for row in suspects
+    }
+    cells = [
+        [
+            picture_cell(row, row["looks_like"]),
+            row["label"],
+            f"{row['own_probability']:.1g}",
+            row["looks_like"],
+            f"{row['probability']:.0%}",
+            ", ".join(reasons[row["image"]]),
+        ]
+        for row in sorted(suspects, key=lambda row: -len(reasons[row["image"]]))[:MOST_LISTED]
+    ]
+    sentences = [
+        f"{count_noun(len(suspects), 'label')} may be wrong: the label is unlikely, as when labels are mixed up at "
+        "random, or another class is surely right, as when classes that look alike are confused. Those with both "
+        "reasons come first: look at them from the top, until the labels are right."
+    ]
+    columns = ["example", "label", "probability of it", "looks like", "probability", "why"]
+    return sentences, [Table("", columns, cells)]
 
 
 def rank_suspects(scores: Float[np.ndarray, "image way"], owner: Labels, image: Labels) -> list[Suspect]:

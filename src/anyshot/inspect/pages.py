@@ -5,6 +5,7 @@ On the pages of `advise` a person decides on examples; a script makes a table of
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from shlex import quote
@@ -47,7 +48,12 @@ def render_advice(advice: Advice, jpegs: Jpegs | None = None, source: str = "SOU
         facts=facts,
         sections=advice.sections,
         figure=Markup(draw_curves(advice)),
-        review={"kind": "corrections", "command": command, "classes": [row["class"] for row in advice.classes]},
+        review={
+            "kind": "corrections",
+            "command": command,
+            "classes": [row["class"] for row in advice.classes],
+            "hint": "With a click you keep, correct or drop each label that may be wrong and each copy.",
+        },
     )
 
 
@@ -70,7 +76,12 @@ def render_ranking(
         kind="advice",
         headline=f"Of {len(names)} examples, labels of these {len(ranking)} should help most, the first ones first.",
         sections=[describe_ranking(ranking, names)],
-        review={"kind": "labels", "command": command, "classes": classes},
+        review={
+            "kind": "labels",
+            "command": command,
+            "classes": classes,
+            "hint": "With a click you say what each one is; what is none of your classes is left out of the labels.",
+        },
     )
 
 
@@ -95,6 +106,9 @@ def render_test(result: HoldoutResult, jpegs: Jpegs, title: str) -> str:
 def _render(jpegs: Jpegs, **values: Any) -> str:
     css = files("anyshot.report").joinpath("page.css").read_text(encoding="utf-8")
     script = Path(__file__).with_name("review.js").read_text(encoding="utf-8")
+    if review := values.get("review"):
+        cells = [row for section in values["sections"] for table in section.tables for row in table.rows]
+        review["page"] = sha256(repr((review, cells)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     pictures = {place: b64encode(jpeg).decode() for place, jpeg in jpegs.items()}
     defaults: dict[str, Any] = {"facts": [], "figure": "", "review": None, "css": Markup(css), "script": Markup(script)}
     return fill_template(Path(__file__).with_name("page.html"), pictures=pictures, **defaults | values)

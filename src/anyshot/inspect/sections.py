@@ -18,6 +18,8 @@ class Picture(NamedTuple):
     label: str = ""
     suggestion: str = ""
     key: str = ""
+    is_known: bool = True
+    """Whether it looks like one of the classes, rather than none of these."""
 
 
 Cell = str | Picture

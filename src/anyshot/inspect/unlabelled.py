@@ -26,11 +26,19 @@ MOST_COMPARED = 5_000  # unlabelled examples that are compared, a random sample 
 
 
 class RankedExample(NamedTuple):
-    """An unlabelled example of a ranking: its number, and its likeliest class with the probability of that."""
+    """An unlabelled example of a ranking.
+
+    Attributes:
+        example: Its number.
+        likeliest: Its likeliest class.
+        probability: The probability of that, compared with the other classes.
+        is_known: Whether it looks like one of the classes at all, rather than none of these.
+    """
 
     example: int
     likeliest: str
     probability: float
+    is_known: bool = True
 
 
 def rank_unlabelled(
@@ -72,8 +80,8 @@ def rank_unlabelled(
         np.maximum(1 - first + second, LEAST_WEIGHT).astype(np.float32),
         most,
     )
-    likeliest = classifier.classes_[probabilities.argmax(1)]
-    return [RankedExample(int(sample[i]), str(likeliest[i]), float(first[i])) for i in ranking]
+    likeliest, is_known = classifier.classes_[probabilities.argmax(1)], classifier.is_known(pool.numpy()[sample])
+    return [RankedExample(int(sample[i]), str(likeliest[i]), float(first[i]), bool(is_known[i])) for i in ranking]
 
 
 def _similarities(
@@ -105,12 +113,18 @@ def _herd(
 
 def describe_ranking(ranking: Sequence[RankedExample], names: Sequence[str]) -> Section:
     """Return a ranking as a section of advice, with the examples by their numbers."""
-    rows: list[list[Cell]] = [
-        [Picture(one.example, names[one.example], "", one.likeliest), one.likeliest, f"{one.probability:.0%}"]
-        for one in ranking
-    ]
-    sentence = (
+    rows: list[list[Cell]] = []
+    for one in ranking:
+        answer = [one.likeliest, f"{one.probability:.0%}"]
+        if not one.is_known:
+            answer = [f"none of these (nearest: {one.likeliest})", "-"]
+        picture = Picture(one.example, names[one.example], suggestion=one.likeliest, is_known=one.is_known)
+        rows.append([picture, *answer])
+    sentences = [
         "Examples whose labels are expected to help most come first: unsure ones that are like many others, and unlike "
         "what is labelled or comes before them."
-    )
-    return Section("What to label next", [sentence], [Table("", ["example", "likeliest", "probability"], rows)])
+    ]
+    if strangers := sum(not one.is_known for one in ranking):
+        look = "looks" if strangers == 1 else "look"
+        sentences.append(f"{strangers} of these {look} like none of the classes: leave out those that are none.")
+    return Section("What to label next", sentences, [Table("", ["example", "likeliest", "probability"], rows)])

@@ -13,7 +13,10 @@ export async function listDoubtful() {
   if (at("doubtful").hidden) return;
   at("doubts").textContent = "Looking…";
   const rows = await call("GET", "/api/review");
-  at("doubts").textContent = rows.length ? `${many(rows.length, "picture")} to decide on, the most doubtful first.` : "Nothing looks wrong.";
+  const copies = rows.filter((row) => row.other).length;
+  const counts = [[rows.length - copies, "label that may be wrong", "labels that may be wrong"], [copies, "copy", "copies"]];
+  const found = counts.filter(([count]) => count).map((count) => many(...count)).join(" and ");
+  at("doubts").textContent = found ? `To decide on: ${found}, the most doubtful first.` : "Nothing looks wrong.";
   at("doubtful").querySelector("ul").replaceChildren(...rows.map(item));
 }
 

@@ -7,7 +7,7 @@ import contextlib
 import copy
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -85,7 +85,7 @@ class ServedClassifier:
         Args:
             name: The class that has it.
             key: The key of the example.
-            decision: keep, which only ends the doubt, relabel or drop.
+            decision: keep, which ends the doubt for good, relabel or drop.
             new_name: The class that it is moved to, known or new.
         """
 
@@ -95,7 +95,7 @@ class ServedClassifier:
                 raise HTTPException(404, "There is no such example.")
             correction = Correction("", f"{key:016x}", name, decision, new_name)
             if decision == "keep":
-                return self._remember(lambda later: later, correction)
+                return self._remember(_confirm(classifier, key, label), correction)
             new = _find_label(classifier, new_name, may_be_new=True) if decision == "relabel" else None
             if new is None or new in support.labels_with(key):  # there already: it only leaves the wrong class
                 removed = classifier.take_out(label, key)
@@ -130,28 +130,22 @@ class ServedClassifier:
         support, names = inner.support_, list_class_names(current)
         vectors, class_index = support.exemplars.vectors, support.exemplars.class_index
         keys = [f"{key:016x}" for key in support.exemplars.keys.tolist()]
+        examples = [(key, names[index]) for key, index in zip(keys, class_index, strict=True)]
+        confirmed = {(f"{key:016x}", str(label)) for key, label in current.confirmed}
         groups = Groups(inner.state_.groups, ("features",))
         result = leave_out(inner.learned_head_, vectors, class_index, groups)
         scored = np.flatnonzero(result.is_scored)
         suspects = rank_suspects(result.scores[scored], class_index[scored], scored)
         rows = [
-            (one.image, f"looks like {names[one.looks_like]}", names[one.looks_like], "")
+            (*examples[one.image], f"looks like {names[one.looks_like]}", names[one.looks_like], "")
             for one in sorted(suspects, key=lambda one: one.log_own)
             if one.log_own <= np.log(UNLIKELY) or one.other >= SURE
         ]
         for one, other, _ in find_copies(vectors, class_index):
-            is_conflict = class_index[one] != class_index[other]  # either of the two labels may be wrong
-            for image, twin in ((other, one), (one, other))[: 1 + is_conflict]:
-                suggestion = names[class_index[twin]] if is_conflict else ""
-                why = f"is also in {suggestion}" if is_conflict else "is like another picture of its class"
-                rows.append((image, why, suggestion, keys[twin]))
-        return self._without_confirmed([(keys[image], names[class_index[image]], *about) for image, *about in rows])
-
-    def _without_confirmed(self, rows: list[tuple[str, ...]]) -> list[dict[str, Any]]:
-        """Return rows about doubtful examples with named columns, without the examples whose label a person kept."""
-        confirmed = {(one.key, one.label) for one in self._corrections.values() if one.decision == "keep"}
+            rows += _describe_copies(examples[one], examples[other], confirmed)
         columns = "key", "name", "why", "suggestion", "other"
-        return [dict(zip(columns, row, strict=True)) for row in rows if row[:2] not in confirmed][:MAX_DOUBTFUL]
+        doubtful = [row for row in rows if row[:2] not in confirmed]
+        return [dict(zip(columns, row, strict=True)) for row in doubtful[:MAX_DOUBTFUL]]
 
     def _remember(self, undo: Callable[[ImageClassifier], object], correction: Correction | None = None) -> int:
         """Number a change, so that it can be undone as long as it is not too old."""
@@ -257,6 +251,29 @@ def _at_fewer_shots(current: ImageClassifier) -> dict[int, FewShotClassifier]:
     inner = current.classifier
     most = min(int(inner.support_.exemplar_counts.max()), inner.keep)
     return {shot: inner.at_shot(shot) for shot in range(1, most + 1) if shot < 8 or shot % 4 == 0 or shot == most}
+
+
+def _confirm(classifier: ImageClassifier, key: int, label: Any) -> Callable[[ImageClassifier], None]:
+    """Note that a person has confirmed the label of an example; the function that is returned takes that back."""
+    new = {(key, label)} - classifier.confirmed
+    classifier.confirmed |= new
+
+    def withdraw(later: ImageClassifier) -> None:
+        later.confirmed -= new
+
+    return withdraw
+
+
+def _describe_copies(
+    one: tuple[str, str], other: tuple[str, str], confirmed: Set[tuple[str, str]]
+) -> list[tuple[str, str, str, str, str]]:
+    """Return rows of a review about a pair of copies, each by its key and class.
+
+    Of two labels either may be wrong. Of two copies in one class the second is listed, unless one of them was kept.
+    """
+    if one[1] != other[1]:
+        return [(*a, f"is also in {b[1]}", b[1], b[0]) for a, b in ((other, one), (one, other))]
+    return [] if confirmed & {one, other} else [(*other, "is like another picture of its class", "", one[0])]
 
 
 def is_fitted(classifier: ImageClassifier) -> bool:
