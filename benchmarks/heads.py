@@ -594,7 +594,9 @@ def main() -> None:
         sets = read_sets(arguments.data, arguments.cache, arguments.sets.split(","), arguments.split)
     table = arguments.out / "heads.csv"
     rows: list[dict[str, object]] = list(read_table(table)) if table.exists() else []
-    done = {(row["set"], str(row["way"]), str(row["support"]).removesuffix(".0")) for row in rows}
+    for row in rows:
+        row["support"] = str(row["support"]).removesuffix(".0")
+    done = {(row["set"], str(row["way"]), row["support"]) for row in rows}
     both = ((5, arguments.episodes), (None, arguments.draws))
     cells = [(name, way, s, many) for name in sets if name != SHOP for way, many in both for s in supports]
     cells = [cell for cell in cells if cell[1] is None or cell[2] != "natural"]
