@@ -2,14 +2,15 @@
 
     python benchmarks/twins.py --data FOLDER [--draws 5] [--parts twins scenes]
 
-FOLDER has cub84.npz and grocery.zip (docs/data.md). Of 16 validation classes of CUB, or 16 classes of the groceries'
-training folder, 15 photos each are learned and 15 others asked; a share of the learned ones has a twin, which is the
-photo cropped by two pixels on each side and encoded again. `reject` is 0.05. For each head and share: genuine photos
-refused, what the classifier states of that and of its calibration error, and the calibration error on the new photos.
+FOLDER has cub84.npz, mini32.npz and grocery.zip (docs/data.md). Of 16 validation classes of CUB (birds) or of
+mini-ImageNet (things), or 16 classes of the groceries' training folder, 15 photos each are learned and 15 others asked;
+a share of the learned ones has a twin, which is the photo cropped by two pixels on each side and encoded again.
+`reject` is 0.05. For each head and share: genuine photos refused, what the classifier states of that, the calibration
+error on the new photos and the stated one, the accuracy on them and the stated one.
 
 Scenes: of 12 classes drawn from these 16, 5 photos each are scenes of 4 frames, and 10 other photos are asked. A frame
-is the photo cropped and with other brightness and contrast, each by up to 10, 20 or 40 %; new photos are changed alike.
-The scenes are found by the classifier, or named. Also: the accuracy on the new photos, and as stated.
+is the photo cropped and with other brightness and contrast, each by up to 10, 20, 35 or 40 %, with 35 % also turned by
+up to 14 degrees; new photos are changed alike. The scenes are found by the classifier, or named.
 """
 
 import argparse
@@ -29,7 +30,7 @@ HEADS = ("posterior", "cosine-proto")
 CLASSES, LEARNED = 16, 15
 SHARES = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
 DRAWN, SCENES, FRAMES, NEW = 12, 5, 4, 10  # classes, scenes and frames of the second part, and new photos of each class
-CHANGES = (0.1, 0.2, 0.4)
+CHANGES = ((0.1, 0), (0.2, 0), (0.4, 0), (0.35, 14))  # most of crop, brightness and contrast; most degrees
 
 
 def make_twin(picture: np.ndarray) -> np.ndarray:
@@ -39,8 +40,11 @@ def make_twin(picture: np.ndarray) -> np.ndarray:
     return np.asarray(Image.open(out))
 
 
-def make_frame(picture: np.ndarray, most: float, rng: np.random.Generator) -> np.ndarray:
-    """The picture cropped and with other brightness and contrast, each by at most this share."""
+def make_frame(picture: np.ndarray, most: float, degrees: float, rng: np.random.Generator) -> np.ndarray:
+    """The picture cropped and with other brightness and contrast, each by at most this share; turned, if at all."""
+    if degrees:
+        turned = Image.fromarray(picture).rotate(rng.uniform(-degrees, degrees), Image.Resampling.BILINEAR)
+        picture = np.asarray(turned)
     height, width = picture.shape[:2]
     kept = [int(side * (1 - rng.uniform(0, most))) for side in (height, width)]
     top, left = rng.integers(0, height - kept[0] + 1), rng.integers(0, width - kept[1] + 1)
@@ -51,18 +55,18 @@ def make_frame(picture: np.ndarray, most: float, rng: np.random.Generator) -> np
 
 
 def measure(features: np.ndarray, twins: np.ndarray, head: str, share: float, rng: np.random.Generator) -> list[float]:
-    """What `ask` returns, without the accuracy, where a share of the photos has twins; features "class photo d"."""
+    """What `ask` returns where a share of the photos has twins; features "class photo d"."""
     d = features.shape[-1]
     learned, asked = features[:, :LEARNED], features[:, LEARNED:]
     labels = np.repeat(np.arange(CLASSES), LEARNED)
     chosen = np.flatnonzero(rng.permutation(len(labels)) < round(share * len(labels)))
     rows = np.concatenate([learned.reshape(-1, d), twins[:, :LEARNED].reshape(-1, d)[chosen]])
     fitted = FewShotClassifier(head).fit(rows, np.concatenate([labels, labels[chosen]]))
-    return ask(fitted, asked)[:4]
+    return ask(fitted, asked)
 
 
 def measure_scenes(features: np.ndarray, head: str, are_named: bool, rng: np.random.Generator) -> list[float]:
-    """The same, and the accuracy, for scenes of several frames; features "class photo frame d"."""
+    """The same for scenes of several frames; features "class photo frame d"."""
     features = features[rng.permutation(len(features))[:DRAWN]]
     features = np.take_along_axis(features, rng.random(features.shape[:2]).argsort(1)[..., None, None], 1)
     scenes = np.repeat(np.arange(DRAWN * SCENES), FRAMES)
@@ -100,6 +104,7 @@ def main() -> None:
     sets = {
         "birds": images_of(asked.data / "cub84.npz", "val", CLASSES, 2 * LEARNED)()[0],
         "groceries": np.stack([embedder.crop_square(files[place]) for place in chosen]),
+        "things": images_of(asked.data / "mini32.npz", "val", CLASSES, 2 * LEARNED)()[0],
     }
     for name, images in sets.items():
         if "twins" in asked.parts:
@@ -113,14 +118,16 @@ def main() -> None:
                     drawn = [np.take_along_axis(x, order, 1) for x in (features, twins)]
                     rows.append(measure(drawn[0], drawn[1], head, share, rng))
                 print_row([name, head, f"{share:.0%} twins"], rows)
-        for most in CHANGES if "scenes" in asked.parts else ():
+        for most, degrees in CHANGES if "scenes" in asked.parts else ():
             rng = np.random.default_rng(0)
-            frames = np.stack([make_frame(one, most, rng) for one in images for _ in range(FRAMES)])
+            frames = np.stack([make_frame(one, most, degrees, rng) for one in images for _ in range(FRAMES)])
             features = embedder.features(frames).reshape(CLASSES, 2 * LEARNED, FRAMES, -1)
             for head, are_named in product(HEADS, (False, True)):
                 draws = [np.random.default_rng(draw) for draw in range(asked.draws)]
                 rows = [measure_scenes(features, head, are_named, rng) for rng in draws]
-                print_row([name, head, f"{most:.0%} changed", "named" if are_named else "found"], rows)
+                print_row(
+                    [name, head, f"{most:.0%} changed, {degrees}° turned", "named" if are_named else "found"], rows
+                )
 
 
 def print_row(words: list[str], rows: list[list[float]]) -> None:

@@ -10,6 +10,7 @@ from helpers.classifiers import data
 from helpers.shell import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import adjusted_rand_score
 
 from anyshot import BadInput, FewShotClassifier
 from anyshot.inspect.advice import advise
@@ -19,7 +20,7 @@ from anyshot.inspect.episodes import EpisodePool
 from anyshot.inspect.gains import Curve, fit_curve, forecast_gains
 from anyshot.inspect.labels import rank_suspects
 from anyshot.inspect.pages import draw_curves, forecast_rows, render_advice
-from anyshot.measure.groups import find_groups, parse_time
+from anyshot.measure.groups import find_groups, parse_time, unit_vectors
 
 SHOTS = np.array([1, 2, 3, 4, 6, 8])
 PICTURES = np.random.default_rng(0).integers(0, 255, (144, 24, 24, 3)).astype(np.uint8)
@@ -80,7 +81,7 @@ def test_advice_on_good_data():
     assert [shot for shot, _, _ in ahead.held_out] == [16, 24]
     assert ahead.error < 0.03
     assert all(low <= gain <= high for low, gain, high in zip(ahead.low, ahead.gain, ahead.high, strict=True))
-    assert len(advice.mislabelled) <= 5  # of 240
+    assert len(advice.mislabelled) <= 8  # of 240, of which 23 are not recognised
     assert len(advice.unlikely) <= 5
     assert advice.left_out.in_groups is None
     assert advice.duplicates == []
@@ -180,6 +181,18 @@ def bursts(pieces=4, size=6, classes=4, seed=0):
     moments, labels = data(images=pieces, classes=classes, d=32, spread=2.5, seed=seed)
     X = moments.repeat(size, 0) + 0.1 * rng.normal(size=(len(moments) * size, 32))
     return X, labels.repeat(size), np.arange(len(moments)).repeat(size)
+
+
+def test_near_copies_are_not_joined_with_other_examples():
+    """Half of the examples have a near-copy, and some of the others are nearer to each other than to the rest."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        codes = np.repeat(np.arange(8), 15)
+        X = 1.2 * rng.normal(size=(8, 64))[codes] + rng.uniform(0.4, 1.4, (120, 1)) * rng.normal(size=(120, 64))
+        copied = rng.permutation(120)[:60]
+        both = np.r_[X, X[copied] + 0.55 * rng.normal(size=(60, 64))]
+        found = find_groups(unit_vectors(both), np.r_[codes, codes[copied]]).group
+        assert adjusted_rand_score(np.r_[np.arange(120), copied], found) > 0.9
 
 
 def test_bursts_are_told_and_left_out_whole():

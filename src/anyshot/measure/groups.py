@@ -15,24 +15,30 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
+from scipy.spatial.distance import squareform
 from scipy.stats import chi2
 
 from anyshot.errors import BadInput
 from anyshot.models.law import normalize
 
 MOST_EXAMPLES = 20_000  # examples whose distances to each other take seconds to compute: of more, none are compared
+LARGEST_CLASS = 5_000  # examples of one class, of which all distances are in memory at once
 SAMPLE = 2_000  # examples from which the dimension of a class is estimated
 PART = 256  # rows that are compared with all others at a time: this bounds memory
-# The next six were set once and not tuned. With them 741 of 2,640 photos of groceries are in 248 groups, and no photos
-# of birds are in any (docs/log/advice.md). What LIKELY_NEAR changes for scenes of several frames is in
-# docs/log/calibration.md.
-MOST_SECONDS = 30.0  # seconds between two photos of one group
-NEAR = 0.3  # squared distance of two near-copies, as a share of the typical one within a class
-CHANCE = 0.01  # probability that an example has an independent one so near
-LIKELY_NEAR = 0.6  # as NEAR, where groups are to be expected: files with consecutive numbers, or scenes (`MANY`)
-MANY = 0.25  # share of the examples that NEAR groups and half of NEAR does not: then they are frames of scenes
+MOST_SECONDS = 30.0  # seconds between two photos of one group; set once, not tuned
+# Squared distances below which examples of a class may form a group, as shares of the typical one within a class.
+# Near-copies are below NEAR; only where MANY of all examples fall into groups may these be wider, for then the photos
+# are frames of scenes. What these and the next four were chosen on is in docs/log/calibration.md.
+LIMITS = (0.1, 0.2, 0.3, 0.45, 0.6, 0.7)
+NEAR = 0.3
+MANY = 0.7
+LEAST_SILHOUETTE = 0.35  # mean silhouette above which a grouping counts as one: of independent photos it is 0.1 to 0.3
+CHANCE = 0.01  # probability that an example has an independent one below NEAR
+PAIR_CHANCE = 0.05  # and that two independent examples are below a wider limit
+LIKELY_NEAR = 0.6  # distance of two files with consecutive numbers that belong together; set once, not tuned
 LEAST_SHARE = 0.05  # share of the examples that a kind of evidence must group, or it is ignored
 
 Pairs = Int[np.ndarray, "pair 2"]
@@ -248,28 +254,61 @@ def _pair_by_number(vectors: Vectors, labels: Labels, names: Sequence[str], typi
 
 
 def _pair_by_distance(vectors: Vectors, labels: Labels, typical: WithinClassDistance) -> Pairs:
-    """Return examples of a class that are nearer than independent ones would be.
+    """Return each example of a group with another one of it; groups are far nearer than other examples of the class.
 
-    Copies are far nearer than NEAR. Where many examples are only just near enough, they are frames of scenes, some of
-    which differ more, and would be recognised by each other: then the limit is wider.
+    Clusters by average linkage are cut at the limit at which they stand out most: by the sum of their silhouettes
+    (Rousseeuw 1987), each less than that of independent examples.
     """
-    nearest, near = (_pair_below(share, vectors, labels, typical) for share in (NEAR / 2, NEAR))
-    are_scenes = len(np.unique(near)) - len(np.unique(nearest)) >= MANY * len(labels)
-    return _pair_below(LIKELY_NEAR, vectors, labels, typical) if are_scenes else near
-
-
-def _pair_below(share: float, vectors: Vectors, labels: Labels, typical: WithinClassDistance) -> Pairs:
-    """Return examples of a class whose distance is below a share of the typical one, and hardly so by chance."""
-    pairs = [NO_PAIRS]
+    limits = [share for share in LIMITS if share <= NEAR or share * typical.distance <= typical.quantile(PAIR_CHANCE)]
+    first = np.tile(np.arange(len(labels)), (len(limits), 1))  # of the cluster of each example, at each limit
+    silhouette = np.zeros(first.shape)
     for label in np.flatnonzero(np.bincount(labels) > 1):
         members = np.flatnonzero(labels == label)
-        rows = vectors[members].astype(np.float64)
-        squares = (rows**2).sum(1)
-        limit = min(share * typical.distance, typical.quantile(CHANCE / (len(members) - 1)))
-        for part in blocks(len(members)):
-            distances = squares[part, None] + squares[part.start :] - 2 * rows[part] @ rows[part.start :].T
-            pairs.append(members[part.start + np.argwhere(np.triu(distances <= limit, 1))])
-    return np.concatenate(pairs)
+        if len(members) > LARGEST_CLASS:
+            continue
+        distances = _compute_distances(vectors[members])
+        tree = linkage(squareform(distances, checks=False), "average")
+        by_chance = typical.quantile(CHANCE / (len(members) - 1))
+        for row, share in enumerate(limits):
+            limit = share * typical.distance if share > NEAR else min(share * typical.distance, by_chance)
+            if tree[0, 2] <= limit:  # or no two are so near
+                cluster = fcluster(tree, limit, "distance") - 1
+                first[row, members] = members[np.unique(cluster, return_index=True)[1]][cluster]
+                silhouette[row, members] = _compute_silhouettes(distances, cluster, typical.distance)
+    is_grouped = np.stack([np.bincount(one, minlength=len(labels))[one] > 1 for one in first])
+    gain = ((silhouette - LEAST_SILHOUETTE) * is_grouped).sum(1)
+    gain[(np.array(limits) > NEAR) & (is_grouped.mean(1) < MANY)] = 0
+    best, rows = gain.argmax(), np.arange(len(labels))
+    is_paired = (first[best] != rows) & (gain[best] > 0)
+    return np.stack([first[best], rows], 1)[is_paired]
+
+
+def _compute_distances(vectors: Vectors) -> Float[np.ndarray, "example example"]:
+    """Return the squared distances between all vectors."""
+    rows = vectors.astype(np.float64)
+    squares = (rows**2).sum(1)
+    distances = np.maximum(squares[:, None] + squares - 2 * rows @ rows.T, 0)
+    np.fill_diagonal(distances, 0)
+    return (distances + distances.T) / 2
+
+
+def _compute_silhouettes(
+    distances: Float[np.ndarray, "example example"], cluster: Int[np.ndarray, " example"], typical: float
+) -> Float[np.ndarray, " example"]:
+    """Return how much nearer each example is to its own cluster than to the nearest other one: 1 where it is a copy.
+
+    It is 0 for a cluster of one. Where there is no other cluster, the typical distance takes the place of that to it.
+    """
+    order, sizes = cluster.argsort(kind="stable"), np.bincount(cluster)
+    sums = np.add.reduceat(distances[:, order], np.cumsum(sizes) - sizes, axis=1)
+    own = np.arange(len(cluster)), cluster
+    inside = sums[own] / np.maximum(sizes[cluster] - 1, 1)
+    means = sums / sizes
+    means[own] = np.inf
+    outside = means.min(1) if len(sizes) > 1 else np.full(len(cluster), typical)
+    larger = np.maximum(inside, outside)
+    silhouette = np.where(larger > 0, (outside - inside) / np.where(larger > 0, larger, 1), 1.0)
+    return np.where(sizes[cluster] > 1, silhouette, 0)
 
 
 def _to_array(pairs: list[tuple[int, int]]) -> Pairs:
