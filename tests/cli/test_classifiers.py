@@ -235,6 +235,21 @@ def test_what_is_measured_on_kept_examples_is_said_to_be(tmp_path, monkeypatch):
     assert f"{kept} are recognised" in run("anyshot add made y.npz", monkeypatch).out
 
 
+@pytest.mark.parametrize("keep", [0, 4, 256])
+def test_examples_that_were_learned_are_counted_whatever_is_kept(keep, tmp_path, monkeypatch):
+    """Also those that a merge or `add` brought, and features that were stored in half precision since."""
+    monkeypatch.chdir(tmp_path)
+    X, labels, _ = scenes()
+    for name, part, kind in (("one", slice(40), "f4"), ("two", slice(40, 60), "f4"), ("all", slice(72), "f2")):
+        np.savez(f"{name}.npz", features=X[part].astype(kind), labels=labels[part])
+    for name in ("one", "two"):
+        run(f"anyshot fit {name}.npz --keep {keep} -o {name}", monkeypatch)
+    assert run("anyshot merge one two -o both", monkeypatch).code == 0
+    assert run("anyshot add one two.npz", monkeypatch).code == 0
+    for name in ("one", "both"):
+        assert json.loads(run(f"anyshot test {name} all.npz --json", monkeypatch).out)["learned"] == 60
+
+
 def test_examples_held_out_need_no_groups(model, monkeypatch):
     for file in sorted(Path("photos").rglob("*.png")):
         scene = file.parent / f"scene {int(file.stem) // 2}"
