@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TESTS = re.findall(r"`(tests/[\w.]+::\w+)`", (ROOT / "docs" / "promises.md").read_text(encoding="utf-8"))
+TESTS = re.findall(r"`(tests/[\w./]+::\w+)`", (ROOT / "docs" / "promises.md").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("test", TESTS)

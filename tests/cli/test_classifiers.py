@@ -206,6 +206,61 @@ def test_a_copy_counts_once_in_the_accuracy(tmp_path, monkeypatch):
     assert f"with whole groups left out it is {accuracy}" in advice
 
 
+@pytest.mark.parametrize("head", ["proto", "cosine-proto", "posterior", "logistic"])
+@pytest.mark.parametrize("noise", [0.05, 1.0])
+def test_fit_the_card_and_advise_say_one_accuracy(head, noise, tmp_path, monkeypatch):
+    """Of scenes of near-copies, and of single examples, which every head compares in its own way."""
+    monkeypatch.chdir(tmp_path)
+    X, labels, _ = scenes(seed=2, scenes=6, frames=2)
+    offsets = np.random.default_rng(0).normal(size=(len(X), 32))
+    X = (3 + np.repeat(X[::2], 2, 0) + noise * offsets) * np.exp(offsets[:, :1] / 4)
+    np.savez("x.npz", features=X.astype(np.float32), labels=labels)
+    words = run(f"anyshot fit x.npz --head {head} -o made", monkeypatch).out
+    said = re.findall(r"recognised\. \d+ of them .* left out it is ([0-9.]+%)|new, ([0-9.]+%)", words)[-1]
+    accuracy = said[0] or said[1]
+    assert f"({accuracy} of all)" in Path("made/README.md").read_text()
+    advice = run(f"anyshot advise x.npz --heads {head} --shots 1 --episodes 2", monkeypatch).out
+    assert f"it recognises {accuracy} of these examples" in advice
+
+
+def test_what_is_measured_on_kept_examples_is_said_to_be(tmp_path, monkeypatch):
+    """Classes of the few that are kept are harder than the classes that the classifier has."""
+    monkeypatch.chdir(tmp_path)
+    X, labels, _ = scenes()
+    np.savez("x.npz", features=X, labels=labels)
+    kept = "of the examples that are kept (24), in classes of these alone"
+    assert f"at all (both {kept})." in run("anyshot fit x.npz --keep 4 -o made", monkeypatch).out
+    assert f"{kept.capitalize()}, each left out" in Path("made/README.md").read_text()
+    np.savez("y.npz", features=X[:1] + 1, labels=labels[:1])
+    assert f"{kept} are recognised" in run("anyshot add made y.npz", monkeypatch).out
+
+
+@pytest.mark.parametrize("keep", [0, 4, 256])
+def test_examples_that_were_learned_are_counted_whatever_is_kept(keep, tmp_path, monkeypatch):
+    """Also those that a merge or `add` brought, and features that were stored in half precision since."""
+    monkeypatch.chdir(tmp_path)
+    X, labels, _ = scenes()
+    for name, part, kind in (("one", slice(40), "f4"), ("two", slice(40, 60), "f4"), ("all", slice(72), "f2")):
+        np.savez(f"{name}.npz", features=X[part].astype(kind), labels=labels[part])
+    for name in ("one", "two"):
+        run(f"anyshot fit {name}.npz --keep {keep} -o {name}", monkeypatch)
+    assert run("anyshot merge one two -o both", monkeypatch).code == 0
+    assert run("anyshot add one two.npz", monkeypatch).code == 0
+    for name in ("one", "both"):
+        assert json.loads(run(f"anyshot test {name} all.npz --json", monkeypatch).out)["learned"] == 60
+
+
+def test_examples_held_out_need_no_groups(model, monkeypatch):
+    for file in sorted(Path("photos").rglob("*.png")):
+        scene = file.parent / f"scene {int(file.stem) // 2}"
+        scene.mkdir(exist_ok=True)
+        file.rename(scene / file.name)
+    pictures(model / "later", images=3)
+    said = run("anyshot advise photos --depth 1 --group-depth 2 --holdout later --model run --episodes 5", monkeypatch)
+    assert (said.code, said.err.count("too deep")) == (0, 0), said.err
+    assert "groups that you named" in said.out
+
+
 def test_single_examples_are_not_in_the_accuracy(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     X = 9 * np.eye(8)[[0, 0, 1, 1, 1, 2, 3, 4, 5]] + np.random.default_rng(0).normal(size=(9, 8))

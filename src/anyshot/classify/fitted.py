@@ -19,7 +19,7 @@ from scipy.special import logsumexp
 from anyshot.classify import calibration
 from anyshot.classify.support import Support, Vectors
 from anyshot.classify.topk import ClassSearch, TopK, compute_prototypes, has_points
-from anyshot.measure.groups import find_groups, join_groups
+from anyshot.measure.groups import find_groups
 from anyshot.models.law import BoundHead, Examples, LeaveOneOut, Parameters
 
 PART = 256  # exemplars that are compared with all classes at once
@@ -78,18 +78,20 @@ class FittedState:
                 support = support.limit_shots(int(n_exemplars.max()))
         return support, rows
 
+    @property
+    def examples_measured(self) -> str:
+        """Which examples scale, threshold and accuracy are measured on, in words; empty where that is all of them."""
+        n_exemplars = int(self.support.exemplar_counts.sum())
+        if n_exemplars == self.support.counts.sum():
+            return ""
+        is_limited = not self.is_large and self.sample[0] is not self.support
+        return f"that are kept ({n_exemplars}){', in classes of these alone' if is_limited else ''}"
+
     @cached_property
     def groups(self) -> Int[np.ndarray, " exemplar"]:
         """The group of each exemplar of the sample, counted from 0: given by the user, or near-copies by features."""
         exemplars = self.sample[0].exemplars
-        is_given = exemplars.groups != exemplars.keys
-        if not is_given.any():
-            return find_groups(exemplars.vectors, exemplars.class_index).group
-        pairs = np.stack([exemplars.class_index.astype(np.uint64), exemplars.groups])
-        given = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
-        if is_given.all():
-            return given
-        return join_groups(given, find_groups(exemplars.vectors, exemplars.class_index).group)
+        return find_groups(exemplars.vectors, exemplars.class_index, given=exemplars.groups.tolist()).group
 
     @cached_property
     def remaining_counts(self) -> Int[np.ndarray, " exemplar"]:

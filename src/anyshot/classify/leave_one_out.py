@@ -15,7 +15,7 @@ from anyshot.classify.calibration import estimate, leave_one_out, to_tensor
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.support import Exemplars, Support, build_support
-from anyshot.measure.groups import NAMED, NEAR_VECTORS, Groups, Labels, Vectors, blocks, find_groups, unit_vectors
+from anyshot.measure.groups import NAMED, NEAR_VECTORS, Groups, Labels, Vectors, blocks, find_groups
 from anyshot.models.law import BoundHead, Examples
 from anyshot.text import count_noun
 
@@ -139,13 +139,11 @@ def leave_out_examples(
         groups: The groups that the user names.
     """
     pairs = np.stack([labels.astype(np.uint64), hash_rows(features)])
-    first, copy_of = np.unique(pairs, axis=1, return_index=True, return_inverse=True)[1:]
-    rows = np.sort(first)
-    place = np.searchsorted(rows, first)[copy_of.reshape(-1)]
+    rows, copy_of = np.unique(pairs, axis=1, return_index=True, return_inverse=True)[1:]  # as exemplars are ordered
     names, times, groups = ([one[row] for row in rows if row < len(one)] for one in (names, times, groups))
-    found = find_groups(unit_vectors(features[rows]), labels[rows], names, times, groups)
-    result = leave_out(classifier.learned_head_, classifier.vectors(features[rows]), labels[rows], found)
-    return LeaveOneOutScores(result.scores[place], labels, result.accuracy)
+    vectors, codes = classifier.vectors(features[rows]), labels[rows]
+    result = leave_out(classifier.learned_head_, vectors, codes, find_groups(vectors, codes, names, times, groups))
+    return LeaveOneOutScores(result.scores[copy_of.reshape(-1)], labels, result.accuracy)
 
 
 def _accuracy(scores: Scores, labels: Labels) -> float:

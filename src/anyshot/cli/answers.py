@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -263,12 +264,13 @@ def _read(
 ) -> tuple[Source, Source | None]:
     """Return the examples that advice is taken from, and those held out: by default the test folder of the source."""
     everything = read_examples(source, embedder, options.open_cache(), options.layout, say=print_message)
+    layout = replace(options.layout, group_depth=0, group_column="")  # examples held out need no groups
     rows, summary = select_splits(everything.splits, chosen.split, for_test=False)
     print_message(f"  {summary}." if summary else "")
     examples, held_out = everything.select(rows), None
     if holdout is not None:
         choose = partial(select_splits, wanted=(), for_test=True)
-        held_out = read_examples(holdout, embedder, options.open_cache(), options.layout, choose, print_message)
+        held_out = read_examples(holdout, embedder, options.open_cache(), layout, choose, print_message)
     elif "test" in everything.splits and "test" not in chosen.split:
         held_out = everything.select([row for row, split in enumerate(everything.splits) if split == "test"])
     return examples, held_out

@@ -99,6 +99,8 @@ class FitReport:
         probabilities = softmax(logits, axis=1)
         errors = calibration_error(probabilities, class_index), calibration_error_by_chance(probabilities)
         accepted = f"{coverage.accepted:.1%} are taken for one of the classes at all"  # as `anyshot test` says it
+        if examples := classifier.state_.examples_measured:
+            accepted += f" (both of the examples {examples})"
         unknown = _describe_single_groups(classifier)
         return f"{accuracy.sentences} {test} {describe_calibration(*errors)}; {accepted}.{unknown}"
 
@@ -158,4 +160,5 @@ def describe_kept(classifier: FewShotClassifier) -> str:
     coverage = None if classifier.state_.is_large or len(classifier.classes_) < 2 else classifier.coverage_
     if coverage is None:
         return ""
-    return f"Left out with their groups, {coverage.accuracy_of_all:.1%} of the examples that it keeps are recognised."
+    examples = classifier.state_.examples_measured or "that it keeps"
+    return f"Left out with their groups, {coverage.accuracy_of_all:.1%} of the examples {examples} are recognised."

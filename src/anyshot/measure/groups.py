@@ -125,6 +125,17 @@ class Groups:
         sizes = np.bincount(self.group)
         return int(sizes[sizes > 1].sum())
 
+    def join(self, pairs: Pairs, kind: str, candidates: int) -> "Groups":
+        """Return the groups, joined where a pair has examples of two.
+
+        Pairs of few of the candidates, which were compared with each other, are a coincidence, and join nothing.
+        """
+        if len(np.unique(pairs)) < max(LEAST_SHARE * candidates, 1):
+            return self
+        first, place = np.unique(self.group, return_index=True, return_inverse=True)[1:]
+        pairs = np.concatenate([pairs, np.stack([np.arange(len(self.group)), first[place]], 1)])
+        return Groups(_join_pairs(pairs, len(self.group)), (*self.evidence, kind))
+
 
 def find_groups(
     vectors: Vectors | None,
@@ -135,32 +146,34 @@ def find_groups(
 ) -> Groups:
     """Find groups within classes, by times, by numbers in file names, and by near-identical vectors.
 
-    Where the user has named groups, these count; examples that are in none of them are compared by their vectors.
-    Where every example is in a group by its time, only times count.
+    Where the user has named groups, times and file names do not count. When near vectors are looked for, a group that
+    is named or found by times is one example, its mean: different scenes stay apart, and one whose photos came with
+    two calls is found.
 
     Args:
-        vectors: A vector per example; `anyshot fit` and `advise` pass `unit_vectors`. None for times alone.
+        vectors: A vector per example; None for times alone.
         labels: Their classes, counted from 0.
         names: Their file names, where they have any.
         times: When they were taken, in seconds, where that is known; times in the names are used otherwise.
         given: The name of the group of each, None for an example in none; a name in two classes is a group in each.
     """
     count, named = len(labels), number_groups(given, labels)
-    if named is not None:
-        if None not in list_groups(given):
-            return Groups(named, (NAMED,))
-        found = find_groups(vectors, labels)
-        return Groups(join_groups(named, found.group), (NAMED, *found.evidence))
-    pairs = {"times": _pair_by_time(labels, names, times)}
-    if 0 < count == len(np.unique(pairs["times"])):  # Times say it all; near vectors would join different scenes.
-        return Groups(_join_pairs(pairs["times"], count), ("times",))
-    if vectors is not None and count >= 3 and (np.bincount(labels) ** 2).sum() <= MOST_EXAMPLES**2:
-        typical = WithinClassDistance.estimate(vectors, labels)
-        pairs["numbers in file names"] = _pair_by_number(vectors, labels, names, typical)
-        pairs[NEAR_VECTORS] = _pair_by_distance(vectors, labels, typical)
-    # Few examples in pairs are a coincidence.
-    evidence = tuple(kind for kind, some in pairs.items() if len(np.unique(some)) >= max(LEAST_SHARE * count, 1))
-    return Groups(_join_pairs(np.concatenate([NO_PAIRS, *(pairs[kind] for kind in evidence)]), count), evidence)
+    if named is None:
+        groups = Groups(np.arange(count), ()).join(_pair_by_time(labels, names, times), "times", count)
+    else:
+        groups = Groups(named, (NAMED,))
+    if vectors is None or count < 3 or (np.bincount(labels) ** 2).sum() > MOST_EXAMPLES**2:
+        return groups
+    firsts, means = np.unique(groups.group, return_index=True)[1], vectors
+    if len(firsts) < count:
+        means = np.zeros((len(firsts), vectors.shape[1]))
+        np.add.at(means, groups.group, vectors)
+        means /= np.bincount(groups.group)[:, None]
+    typical = WithinClassDistance.estimate(means, labels[firsts])
+    near = firsts[_pair_by_distance(means, labels[firsts], typical)]
+    if named is None:
+        groups = groups.join(_pair_by_number(vectors, labels, names, typical), "numbers in file names", count)
+    return groups.join(near, NEAR_VECTORS, len(firsts))
 
 
 def list_groups(names: Iterable[Any]) -> list[Any]:
@@ -195,15 +208,6 @@ def name_bursts(labels: Sequence[Any] | np.ndarray, times: Sequence[float | None
     sizes, firsts = np.bincount(bursts), np.unique(bursts, return_index=True)[1]
     names = [f"{labels[place]} at {times[place]}" for place in firsts.tolist()]
     return [names[burst] if sizes[burst] > 1 else None for burst in bursts.tolist()]
-
-
-def join_groups(one: Int[np.ndarray, " example"], other: Int[np.ndarray, " example"]) -> Int[np.ndarray, " example"]:
-    """Return the groups in which two examples are together if they are so in either of two groupings."""
-    pairs = [NO_PAIRS]
-    for groups in (one, other):
-        first, place = np.unique(groups, return_index=True, return_inverse=True)[1:]
-        pairs.append(np.stack([np.arange(len(groups)), first[place]], 1))
-    return _join_pairs(np.concatenate(pairs), len(one))
 
 
 def _join_pairs(pairs: Pairs, count: int) -> Int[np.ndarray, " example"]:
