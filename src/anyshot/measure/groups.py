@@ -34,7 +34,7 @@ MOST_SECONDS = 30.0  # seconds between two photos of one group; set once, not tu
 # are frames of scenes. What these and the next four were chosen on is in docs/log/calibration.md.
 LIMITS = (0.1, 0.2, 0.3, 0.45, 0.6, 0.7)
 NEAR = 0.3
-MANY = 0.7
+MANY = 0.4
 LEAST_SILHOUETTE = 0.35  # mean silhouette above which a grouping counts as one: of independent photos it is 0.1 to 0.3
 CHANCE = 0.01  # probability that an example has an independent one below NEAR
 PAIR_CHANCE = 0.05  # and that two independent examples are below a wider limit
