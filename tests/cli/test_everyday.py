@@ -125,7 +125,7 @@ def test_predict_leaves_bad_files_out_and_names_them(here, monkeypatch):
     assert re.search("new/empty.jpg cannot be read as an image: there is nothing in it", err)
     assert "new/cut.png" in err
     none = run("anyshot predict model new/empty.jpg", monkeypatch)
-    assert (none.code, "none of the 1 pictures could be read" in none.err) == (2, True)
+    assert (none.code, "none of the pictures could be read" in none.err) == (2, True)
 
 
 def test_top_is_columns_of_a_csv_and_answers_go_to_a_file(here, monkeypatch):
@@ -443,7 +443,7 @@ def test_evaluate_says_that_examples_are_copies(tmp_path, monkeypatch):
     rest = "--shots 5 --queries 5 --episodes 50"
     assert "copies" not in run(f"anyshot evaluate noise.npz {rest}", monkeypatch).out
     out = run(f"anyshot evaluate copies.npz {rest} -o result", monkeypatch).out
-    assert "120 of 180 examples are copies of others: the accuracies are optimistic" in out
+    assert "120 of 180 examples are copies of others, or nearly so: the accuracies are optimistic" in out
     for path in ("result", "result/table.csv", "result/recalls.npz"):  # a report takes what an evaluation wrote
         assert run(f"anyshot report {path} -o page.html", monkeypatch).out == "open page.html\n"
     done = run("anyshot report noise.npz", monkeypatch)
