@@ -196,7 +196,7 @@ def advise_source(
         if other is not None and has_features(other, options.layout) != (embedder is None):
             raise BadInput(f"{other} must be of the same kind as {source}: both pictures, or both features.")
     examples, held_out = _read(source, options, chosen, holdout, embedder)
-    pool = None if unlabelled is None else _read_unlabelled(unlabelled, embedder, options)
+    pool = _read_unlabelled(unlabelled, embedder, options)
     examples, is_confirmed = _correct(examples, chosen.corrections)
     settings: AdviceOptions = {"names": examples.names, "groups": examples.groups, "registry": registry}
     settings["is_confirmed"] = is_confirmed
@@ -228,8 +228,10 @@ def advise_source(
     return to_printable(text)
 
 
-def _read_unlabelled(path: Path, embedder: Embedder | None, options: ReadOptions) -> Source:
-    """Return unlabelled examples with their features."""
+def _read_unlabelled(path: Path | None, embedder: Embedder | None, options: ReadOptions) -> Source | None:
+    """Return unlabelled examples with their features; None where none are named."""
+    if path is None:
+        return None
     if embedder is None:
         return read_vectors(path, options.layout)
     with open_pictures([path], options.layout) as pictures:

@@ -161,10 +161,7 @@ def expect_gains(
     is_low = max(accuracy, left_out.accuracy) < LOW_ACCURACY
     is_flat = doubling is not None and doubling < FLAT * (1 - accuracy)
     is_limit = is_low and is_flat and not labels
-    network = (
-        "features of a stronger network" if case.source_noun == "FILE" else "a stronger network, --model timm:NAME"
-    )
-    sentences = [labels or _describe_features(other, network if is_limit else "", accuracy, doubling)]
+    sentences = [labels or _describe_features(case, other, is_limit, accuracy, doubling)]
     harder = left_out.accuracy - accuracy
     if values["holdout"] is not None and harder >= max(HARDER, 2 * (doubling or 0.0)):
         sentences.append(
@@ -172,13 +169,11 @@ def expect_gains(
             f"recognised, and {accuracy:.1%} of those held out."
         )
     sentences = [text for text in sentences if text]
-    next_step = sentences[0] if sentences else ""
+    next_step = next(iter(sentences), "")
     tables: list[Table] = []
     if forecast is None:
         sentences.append("The examples are too few to say: see below.")
-        sizes = sorted(zip(case.counts.tolist(), case.class_names, strict=True))
-        smallest = list_first([f"{name} ({count})" for count, name in sizes if count <= LEAST_SHOTS])
-        next_step = next_step or (smallest and f"Add examples of the smallest classes first: {smallest}.")
+        next_step = next_step or _name_smallest(case)
     else:
         more, tables = _describe_forecast(best, forecast, is_at_hand=source.judged_on == "at hand")
         sentences += more
@@ -217,8 +212,17 @@ def _doubt_labels(values: dict[str, Any], examples: int) -> str:
     )
 
 
-def _describe_features(other: OtherFeatures | None, network: str, accuracy: float, doubling: float | None) -> str:
-    """Return whether better features would bring more than more labels; where they are the limit, try `network`."""
+def _name_smallest(case: AdviceCase) -> str:
+    """Return which classes have too few examples for a forecast, and need some first."""
+    sizes = sorted(zip(case.counts.tolist(), case.class_names, strict=True))
+    smallest = [f"{name} ({count})" for count, name in sizes if count <= LEAST_SHOTS]
+    return f"Add examples of the smallest classes first: {list_first(smallest)}." if smallest else ""
+
+
+def _describe_features(
+    case: AdviceCase, other: OtherFeatures | None, is_limit: bool, accuracy: float, doubling: float | None
+) -> str:
+    """Return whether better features would bring more than more labels."""
     if other is not None:
         sample = f"on a sample ({other.way} classes, {other.shot} shots, {other.examples} examples) {other.backbone}"
         twice = "" if doubling is None else f"; twice the examples would bring {100 * doubling:+.1f}"
@@ -232,7 +236,10 @@ def _describe_features(other: OtherFeatures | None, network: str, accuracy: floa
             f"Other features would not bring more: {sample} is right on {other.other:.1%}, these features on "
             f"{other.own:.1%}{twice}."
         )
-    if network:
+    if is_limit:
+        network = (
+            "features of a stronger network" if case.source_noun == "FILE" else "a stronger network, --model timm:NAME"
+        )
         return (
             f"Better features, not more labels: at {accuracy:.1%} the curve is flat, and twice the examples would "
             f"bring {100 * (doubling or 0.0):+.1f} points. Try {network}."
