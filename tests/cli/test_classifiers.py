@@ -82,7 +82,11 @@ def test_predictions_as_table_csv_and_json(model, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("anyshot predict nowhere x.png", "there is no folder nowhere"),
+        ("anyshot predict nowhere x.png", "there is no classifier nowhere: name a folder that `anyshot fit` made"),
+        ("anyshot predict photos model", "there is no classifier photos: name a folder that `anyshot fit` made"),
+        ("anyshot test photos model", "there is no classifier photos"),
+        ("anyshot serve photos", "there is neither a classifier nor a trained model photos"),
+        ("anyshot serve model --save photos", "photos is there already and is not a classifier"),
         ("anyshot predict model nowhere.png", "no file or folder nowhere.png"),
         ("anyshot predict model run", "there are no pictures"),
         ("anyshot fit nowhere --model run -o m", "there is no file or folder nowhere"),

@@ -74,6 +74,7 @@ def test_what_is_not_known_is_an_empty_cell(birds, tmp_path, monkeypatch, capsys
         (["experiment", "terms", "GLYPHS", "MODEL"], "the ratio of terms is FRN's"),
         (["fit", "MODEL", "--out", "OUT"], "has no images in class folders"),
         (["evalute", "BIRDS"], 'Unknown command "evalute". Did you mean "evaluate"?'),
+        (["ftt"], "export, serve, ... ("),
         (["paper", "audti"], 'Unknown command "audti". Did you mean "audit"?'),
         (["experiment", "xyz"], "Available commands: consistency, terms, compare"),
         (["fit"], "anyshot fit needs SOURCE (`anyshot fit --help` says more)"),

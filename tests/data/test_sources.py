@@ -172,7 +172,11 @@ def test_bad_tables_are_told(tmp_path):
         (["0.png,a"], "where,label", "no path column among where, label: name it with --path-column"),
         (["0.png,a,nowhere"], "path,label,split", "there is no split named 'nowhere'"),
         ([], "path,label", "rows below it"),
-        (["missing.png,a"], "path,label", "none of the 1 images could be read"),
+        (
+            ["missing.png,a"],
+            "path,label",
+            "none of the pictures that .* names is in .*: name the folder that its paths begin in, --root FOLDER",
+        ),
     ]
     for number, (rows, header, message) in enumerate(cases):
         with pytest.raises(BadInput, match=message):

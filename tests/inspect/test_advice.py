@@ -506,6 +506,16 @@ def test_examples_without_pictures_are_not_called_such():
     assert not re.search("burst|photo|picture|image|scene", advice.to_text())
 
 
+def test_the_page_of_few_examples_counts_whole_ones_and_says_where_to_add_some():
+    X, y = data(images=3)
+    advice = advise(X[:-1], y[:-1], ["cosine-proto", "proto"], episodes=40)
+    page = render_advice(advice)
+    assert ">2<" in page
+    assert ">1.1<" not in page
+    assert "Add examples of the smallest classes first: class 5 (2), class 0 (3)" in page
+    assert "it is the default of <code>anyshot fit</code>" in page or "is the most accurate at 1, 2 shots" in page
+
+
 def test_the_forecast_continues_its_curve():
     advice = advise(*data(images=12), ["cosine-proto", "proto"], episodes=40)
     svg = draw_curves(advice)

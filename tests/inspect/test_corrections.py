@@ -57,6 +57,7 @@ def test_fit_add_and_remove_end_in_the_same_classifier(photos, monkeypatch):
     assert run(clean, monkeypatch).code == 0
     done = run("anyshot fit photos --model run --corrections table.csv -o fitted", monkeypatch)
     assert "2 corrections of table.csv applied" in done.err
+    assert "new class" not in done.err
     assert "there twice" not in done.err
     np.testing.assert_allclose(predictions("fitted"), predictions("expected"), rtol=1e-5)
     assert run("anyshot fit photos --model run -o wrong", monkeypatch).code == 0
@@ -93,6 +94,7 @@ def test_corrections_with_keys_need_no_paths(photos, monkeypatch):
     [
         ("red/nothing.png,,red,drop,", "there is no example red/nothing.png of 'red' to correct"),
         ("red/0.png,,blue,drop,", "there is no example red/0.png of 'blue' to correct"),
+        ("\nred/0.png,cat", "t.csv has no column named decision"),
         ("red/0.png,,red,delete,", "row 2 of t.csv decides 'delete': a decision is keep, relabel or drop"),
         ("red/0.png,,red,relabel,", "row 2 of t.csv must name a path or key, and for relabel a new_label"),
         (",,red,drop,", "row 2 of t.csv must name a path or key"),
@@ -101,11 +103,26 @@ def test_corrections_with_keys_need_no_paths(photos, monkeypatch):
     ],
 )
 def test_bad_rows_are_one_sentence(photos, monkeypatch, rows, words):
-    Path("t.csv").write_text(f"{HEADER}\n{rows}\n")
+    Path("t.csv").write_text("path,label" + rows if rows.startswith("\n") else f"{HEADER}\n{rows}\n")
     done = run("anyshot fit photos --model run --corrections t.csv -o m", monkeypatch)
     assert (done.code, words in done.err) == (2, True), done.err
     assert done.err.strip().splitlines()[-1].startswith("anyshot: ")
     assert not Path("m").exists()
+
+
+def test_a_label_that_is_new_is_said_to_be(photos, monkeypatch):
+    """A misspelled class would otherwise be learned without a word."""
+    Path("typo.csv").write_text("path,label,decision,new_label\nred/0.png,red,relabel,bleu\n")
+    assert (
+        "1 correction of typo.csv applied, 1 new class (bleu)."
+        in run("anyshot fit photos --model run --corrections typo.csv -o typo", monkeypatch).err
+    )
+
+
+def test_a_folder_without_pictures_is_told_before_the_work(photos, monkeypatch):
+    done = run("anyshot advise photos --model run --unlabelled run", monkeypatch)
+    assert (done.code, "run has no picture that can be read" in done.err) == (2, True)
+    assert "comparing" not in done.err
 
 
 def test_remove_says_which_correction_does_not_fit(photos, monkeypatch):
@@ -362,6 +379,21 @@ def test_rankings_cover_what_is_not_labelled():
     page = render_ranking(ranking, ["<script>alert(1)</script>"] * 41, ["<b>"], {}, "a folder")
     assert page.count("<script") == 1
     assert "--root &#39;a folder&#39;" in page
+
+
+def test_features_are_given_their_labels_in_their_own_file(tmp_path, monkeypatch):
+    """A table of paths cannot name features; examples are called by their names, and nothing is called a folder."""
+    monkeypatch.chdir(tmp_path)
+    X, y = data(12, classes=2)
+    np.savez("texts.npz", features=X, labels=y, names=[f"text {row}" for row in range(len(X))])
+    np.savez("new.npz", features=X[:5] + 0.1, names=[f"new text {row}" for row in range(5)])
+    said = run("anyshot advise texts.npz --unlabelled new.npz --episodes 20 -o advice", monkeypatch).out
+    assert "new text 3" in said
+    assert "--holdout FILE" in said
+    assert "FOLDER" not in said
+    page = Path("advice/label-next.html").read_text()
+    assert "write these labels into new.npz, and learn it: <code>anyshot add CLASSIFIER new.npz</code>" in page
+    assert "--root" not in page
 
 
 # ----------------------------------------------------------------------------------------------------------- in serve

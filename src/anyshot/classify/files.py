@@ -34,7 +34,7 @@ from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.support import Exemplars, Support
 from anyshot.classify.topk import compute_prototypes
 from anyshot.data.archives import MAX_VALUE_BYTES
-from anyshot.errors import BadInput, as_bad_input, os_error_as_bad_input
+from anyshot.errors import BadInput, MissingFile, as_bad_input, os_error_as_bad_input
 from anyshot.files import atomic_write, locked, read_json, staging_folder, write_json
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embed, Embedder, load_embedder
 from anyshot.models.model import read_tensors, write_tensors
@@ -363,6 +363,8 @@ def _errors_as_bad_input(folder: Path | str, *kinds: type[Exception]) -> context
 
 def _read_config(folder: Path) -> dict[str, Any]:
     """Return config.json; its format is one that can be read."""
+    if not is_classifier(folder):
+        raise MissingFile(f"there is no classifier {folder}: name a folder that `anyshot fit` made.")
     config = read_json(folder / CONFIG, MAX_CONFIG_BYTES)
     with _errors_as_bad_input(folder, KeyError, TypeError):
         if config["library"] != "anyshot" or config["format"] not in (*OLD_FORMATS, FORMAT):

@@ -20,7 +20,7 @@ from anyshot.classify.keys import hash_rows
 from anyshot.classify.support import Support
 from anyshot.data.pictures import capture_time
 from anyshot.data.source import Item, select_splits
-from anyshot.errors import BadInput, MissingFile, as_bad_input
+from anyshot.errors import BadInput, as_bad_input
 from anyshot.measure.groups import MOST_EXAMPLES, name_bursts, parse_time
 from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import map_in_threads
@@ -179,7 +179,7 @@ class ImageClassifier:
             n_learned += len(batch)
             progress(len(batch) / len(items))
         if not n_learned:
-            why = f" (the first: {unread[0]})" if unread else ""
+            why = f" (the first: {unread[0].rstrip('.')})" if unread else ""
             raise BadInput(f"there are no pictures to learn from{why}.")
         progress(1 - n_learned / len(items))  # the share of those that could not be read
         self._become(new)
@@ -336,8 +336,6 @@ class ImageClassifier:
 
 def load_classifier(folder: Path, registry: Registry = BUILTIN) -> ImageClassifier | FewShotClassifier:
     """Return the classifier of pictures or of features that a folder holds."""
-    if not folder.exists():
-        raise MissingFile(f"there is no folder {folder}: name one that `anyshot fit` made.")
     if has_backbone(folder):
         return ImageClassifier.load(folder, registry=registry)
     return FewShotClassifier.load(folder, registry)

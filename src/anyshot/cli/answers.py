@@ -90,7 +90,7 @@ def _classify_pictures(
                 advance(float(len(batch)))
     print_message(describe_unreadable(unreadable))
     if not answers:
-        raise BadInput(f"none of the {len(items)} pictures could be read.")
+        raise BadInput("none of the pictures could be read.")
     return answers
 
 
@@ -197,6 +197,7 @@ def advise_source(
         if other is not None and has_features(other, options.layout) != (embedder is None):
             raise BadInput(f"{other} must be of the same kind as {source}: both pictures, or both features.")
     examples, held_out = _read(source, options, chosen, holdout, embedder)
+    pool = _read_unlabelled(unlabelled, embedder, options)
     examples, is_confirmed = _correct(examples, chosen.corrections)
     settings: AdviceOptions = {"names": examples.names, "groups": examples.groups, "registry": registry}
     settings["is_confirmed"] = is_confirmed
@@ -223,20 +224,26 @@ def advise_source(
         write_text(out / "advice.html", render_advice(advice, jpegs, str(source)))
         print_message(f"open {out / 'advice.html'}")
     text = advice.to_text()
-    if unlabelled is not None:
-        text += f"\n\n{_rank(unlabelled, advice, embedder, options, out)}"
+    if unlabelled is not None and pool is not None:
+        text += f"\n\n{_rank(pool, unlabelled, advice, embedder, out)}"
     return to_printable(text)
 
 
-def _rank(unlabelled: Path, advice: Advice, embedder: Embedder | None, options: ReadOptions, out: Path | None) -> str:
-    """Rank unlabelled examples, and write the table and the page of them."""
+def _read_unlabelled(path: Path | None, embedder: Embedder | None, options: ReadOptions) -> Source | None:
+    """Return unlabelled examples with their features; None where none are named."""
+    if path is None:
+        return None
     if embedder is None:
-        examples = read_vectors(unlabelled, options.layout)
-    else:
-        with open_pictures([unlabelled], options.layout) as pictures:
-            examples = embed_pictures(embedder, pictures.items, options.open_cache(), say=print_message)
+        return read_vectors(path, options.layout)
+    with open_pictures([path], options.layout) as pictures:
+        examples = embed_pictures(embedder, pictures.items, options.open_cache(), say=print_message)
     if not examples.items:
-        raise BadInput(f"{unlabelled} has no picture that can be read.")
+        raise BadInput(f"{path} has no picture that can be read.")
+    return examples
+
+
+def _rank(examples: Source, unlabelled: Path, advice: Advice, embedder: Embedder | None, out: Path | None) -> str:
+    """Rank unlabelled examples, and write the table and the page of them."""
     case, names = advice.case, [name.removeprefix(f"{unlabelled}/") for name in examples.names]
     labels = np.array(case.class_names)[case.labels]
     ranking = rank_unlabelled(case.features, labels, examples.features, classifier=case.fit(advice.best))
@@ -254,7 +261,8 @@ def _rank(unlabelled: Path, advice: Advice, embedder: Embedder | None, options: 
         read = None if embedder is None else read_picture(examples, embedder)
         jpegs = make_thumbnails(read, [one.example for one in ranking])
         write_table(out / "label-next.csv", [round_row(row) for row in rows])
-        write_text(out / "label-next.html", render_ranking(ranking, names, case.class_names, jpegs, str(unlabelled)))
+        page = render_ranking(ranking, names, case.class_names, jpegs, str(unlabelled), is_features=embedder is None)
+        write_text(out / "label-next.html", page)
         print_message(f"open {out / 'label-next.html'}")
     return as_text("", [describe_ranking(ranking, names)]).lstrip()
 
@@ -281,7 +289,7 @@ def _correct(examples: Source, tables: Sequence[Path]) -> tuple[Source, list[boo
     decisions: list[Correction] = []
     for table in tables:
         corrections = read_corrections(table)
+        print_message(describe_corrections(corrections, table, examples.labels))
         examples = apply_corrections(examples, corrections)
-        print_message(describe_corrections(corrections, table))
         decisions += corrections
     return examples, find_confirmed(examples, decisions)

@@ -126,8 +126,8 @@ def _open_to_learn(
             # Those without paths name pictures by keys, which are hashes of features.
             if backbone is not None and not all(one.path for one in corrections):
                 source = embed_pictures(backbone, source.items, options.open_cache(), say=print_message)
+            print_message(describe_corrections(corrections, table, source.labels))
             source = apply_corrections(source, corrections)
-            print_message(describe_corrections(corrections, table))
         yield source
 
 

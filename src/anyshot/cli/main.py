@@ -106,7 +106,7 @@ def _error_message(error: Exception) -> tuple[str, int]:
 def _usage_message(error: CycloptsError) -> str:
     """Return the sentence for words that fit no verb."""
     prog = " ".join(("anyshot", *(error.command_chain or ())))
-    problem = str(error).rstrip(".")
+    problem = re.sub(r"(?<!\.)\.$", "", str(error))  # but not of an ellipsis
     if isinstance(error, UnusedCliTokensError):
         problem = f"{prog} does not take {' '.join(error.unused_tokens or ())}"
     elif isinstance(error, MissingArgumentError) and error.keyword is None:  # it is not there, with or without a value

@@ -38,20 +38,25 @@ def read_feature_file(path: Path, options: PackOptions, labelled: bool) -> Sourc
     """
     columns = _read_arrays(path)
     vectors = _check_vectors(pick_column(columns, options.feature_column, VECTORS, "feature", path), path)
-    if not labelled:
-        names = [f"{path.name}[{row}]" for row in range(len(vectors))] if len(vectors) > 1 else [path.name]
-        return Source([Item(name, "") for name in names], features=vectors)
     others = {name: values for name, values in columns.items() if len(values) == len(vectors)}
+    names = [str(decode_text(name)) for name in others.get("names", ())]
+    if not labelled:
+        return Source([Item(name, "") for name in names or _name_rows(path, len(vectors))], features=vectors)
     if options.labels is not None:
         is_array = options.labels.suffix == ".npy"
         labels = list(np.atleast_1d(read_npy(options.labels))) if is_array else read_text(options.labels).splitlines()
         if len(labels) != len(vectors):
             raise BadInput(f"{path} has {len(vectors)} vectors, but there are {len(labels)} labels.")
         others, options = {**others, "labels": labels}, replace(options, label_column="labels")
-    names = [str(decode_text(name)) for name in others.get("names", ())] or [f"row {i}" for i in range(len(vectors))]
+    names = names or [f"row {i}" for i in range(len(vectors))]
     labels_and_splits = read_labels(others, options, True, options.labels or path)
     rows = zip(names, labels_and_splits, read_groups(others, options, path, GROUPS), strict=True)
     return Source([Item(name, label, split, group=group) for name, (label, split), group in rows], features=vectors)
+
+
+def _name_rows(path: Path, count: int) -> list[str]:
+    """Return names for the rows of a file that has none."""
+    return [f"{path.name}[{row}]" for row in range(count)] if count > 1 else [path.name]
 
 
 def write_feature_file(path: Path, source: Source) -> None:

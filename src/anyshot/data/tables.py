@@ -52,11 +52,16 @@ def read_image_table(path: Path, options: PackOptions, labelled: bool) -> Source
     names = [str(name) for name in pick_column(columns, options.path_column, PATHS, "path", path)]
     has_root, folder = options.root is not None, options.root or path.parent
     hint = "" if has_root else "; with --root FOLDER, paths are relative to that folder and its links are followed"
-    items = [
-        Item(name, label, split, FileBytes(safe_join(folder, name, path, has_root, hint)), group=group)
-        for name, (label, split), group in zip(
-            names, read_labels(columns, options, labelled, path), read_groups(columns, options, path), strict=True
+    labels, groups = read_labels(columns, options, labelled, path), read_groups(columns, options, path)
+    files = [FileBytes(safe_join(folder, name, path, has_root, hint)) for name in names]
+    if names and not any(file.path.exists() for file in files):
+        raise BadInput(
+            f"none of the pictures that {path} names is in {folder} (the first: {names[0]}): name the folder that its "
+            "paths begin in, --root FOLDER."
         )
+    items = [
+        Item(name, label, split, file, group=group)
+        for name, file, (label, split), group in zip(names, files, labels, groups, strict=True)
     ]
     return Source(items, notes=tuple(_describe_repeated(items)))
 

@@ -32,7 +32,7 @@ def measure_accuracy(case: AdviceCase, best: str, left_out: LeaveOneOutScores) -
         )
     test, by_test = None, {}
     if case.held_out is None:
-        sentences.append("To know how much harder, name some of those: --holdout FOLDER.")
+        sentences.append(f"To know how much harder, name some of those: --holdout {case.source_noun}.")
     else:
         examples = case.held_out.features.numpy(), case.held_out.labels
         tests = {head: measure_holdout(case.fit(head), *examples) for head in case.heads}
@@ -60,7 +60,7 @@ def _doubt_accuracy(case: AdviceCase, left_out: LeaveOneOutScores, test: Holdout
     if test is None:
         doubts = [
             "All of this is of the examples at hand. They cannot say how much harder those of other days, places and "
-            "sources are: --holdout FOLDER can."
+            f"sources are: --holdout {case.source_noun} can."
         ]
     else:
         doubts = [

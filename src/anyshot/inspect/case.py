@@ -100,6 +100,11 @@ class AdviceCase:
         return self.options.get("registry", BUILTIN)
 
     @property
+    def source_noun(self) -> str:
+        """What more examples are in, as the help of `anyshot advise` calls it."""
+        return "FILE" if self.options.get("picture") is None else "FOLDER"
+
+    @property
     def progress(self) -> OnProgress:
         """The function that is called with shares of the work."""
         return self.options.get("progress", no_progress)

@@ -143,11 +143,15 @@ def find_duplicates(case: AdviceCase, progress: OnProgress) -> Section:
     values = {"duplicates": rows, "conflicts": conflicts}
     if not rows:
         return Section(title, ["No example is found twice."], values=values)
-    kinds = ", a copy (cropped, turned, brighter) or the same scene a moment later" if picture is not None else ""
-    sentences = [f"{count_noun(len(rows), 'pair')} of examples {'is' if len(rows) == 1 else 'are'} one{kinds}."]
+    same = (
+        f"{'is' if len(rows) == 1 else 'are'} one, a copy (cropped, turned, brighter) or the same scene a moment later"
+    )
+    if picture is None:
+        same = "nearer than two of a class mostly are: copies, or nearly so"
+    sentences = [f"{count_noun(len(rows), 'pair')} of examples {same}."]
     if conflicts:
-        has = "has" if conflicts == 1 else "have"
-        sentences.append(f"{conflicts} of them {has} two different labels, of which at least one is wrong.")
+        wrong = "at least one is wrong" if picture is not None else "one is wrong if they are copies"
+        sentences.append(f"{conflicts} of them {'has' if conflicts == 1 else 'have'} two labels, of which {wrong}.")
     listed = []
     for row in rows[:MOST_LISTED]:
         one, other, is_conflict = row["one"], row["other"], row["conflict"]

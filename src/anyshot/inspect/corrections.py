@@ -18,7 +18,7 @@ from anyshot.classify.keys import hash_rows
 from anyshot.data.source import Source
 from anyshot.data.tables import read_columns
 from anyshot.errors import BadInput, as_bad_input
-from anyshot.text import count_noun, group_by
+from anyshot.text import count_noun, group_by, list_first
 
 COLUMNS = ("path", "key", "label", "decision", "new_label")
 DECISIONS = ("keep", "relabel", "drop")
@@ -54,6 +54,8 @@ def read_corrections(path: str | Path) -> list[Correction]:
         BadInput: A decision is unknown or incomplete, or two rows decide differently on one example.
     """
     columns = read_columns(Path(path))
+    if "decision" not in columns:
+        raise BadInput(f"{path} has no column named decision: a table of corrections has {', '.join(COLUMNS)}.")
     count = len(next(iter(columns.values())))
     cells = (columns.get(name) or [""] * count for name in COLUMNS)
     corrections = [Correction(*(str(cell or "").strip() for cell in row)) for row in zip(*cells, strict=True)]
@@ -122,11 +124,14 @@ def _index_examples(source: Source, corrections: Sequence[Correction]) -> dict[t
     return index
 
 
-def describe_corrections(corrections: Sequence[Correction], table: Path) -> str:
-    """Return how many labels were changed, and how many kept."""
+def describe_corrections(corrections: Sequence[Correction], table: Path, classes: Sequence[str]) -> str:
+    """Return how many labels were changed, how many kept, and which new ones are none of the classes before."""
     kept = sum(one.decision == "keep" for one in corrections)
-    applied = f"{count_noun(len(corrections) - kept, 'correction')} of {table} applied"
-    return f"  {applied}, {count_noun(kept, 'label')} kept." if kept else f"  {applied}."
+    parts = [f"{count_noun(len(corrections) - kept, 'correction')} of {table} applied"]
+    parts += [f"{count_noun(kept, 'label')} kept"] if kept else []
+    new = sorted({one.new_label for one in corrections if one.decision == "relabel"} - set(classes))
+    parts += [f"{count_noun(len(new), 'new class')} ({list_first(new)})"] if new else []
+    return f"  {', '.join(parts)}."
 
 
 def move_example(

@@ -154,7 +154,7 @@ def _describe_choice(
 ) -> list[str]:
     if not lead:
         return [f"Only {best} was tried {basis}."]
-    over = f"over {', '.join(map(str, expected))} shots {basis}"
+    over = f"at {', '.join(map(str, expected))} {'shot' if expected == [1] else 'shots'} {basis}"
     sentences = [f"Use {best}: it is the most accurate {over}."]
     if any(mean < 0 for mean, _ in lead.values()):
         sentences = [f"Use {best}: no head is surely more accurate {over}, and it is the default of `anyshot fit`."]

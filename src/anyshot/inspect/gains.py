@@ -17,7 +17,7 @@ from jaxtyping import Float
 from anyshot.inspect.case import AdviceCase, OtherFeatures
 from anyshot.inspect.episodes import Accuracies, EpisodePool, EpisodeSource, Shots
 from anyshot.inspect.sections import Section, Table
-from anyshot.text import count_noun
+from anyshot.text import count_noun, list_first
 
 MORE = (1, 2, 5, 10, 20)  # examples per class whose gain is forecast; and as many as there are
 # Features are the limit below LOW_ACCURACY, where doubling ends less than FLAT of the errors. No log entry compares
@@ -161,7 +161,7 @@ def expect_gains(
     is_low = max(accuracy, left_out.accuracy) < LOW_ACCURACY
     is_flat = doubling is not None and doubling < FLAT * (1 - accuracy)
     is_limit = is_low and is_flat and not labels
-    sentences = [labels or _describe_features(other, is_limit, accuracy, doubling)]
+    sentences = [labels or _describe_features(case, other, is_limit, accuracy, doubling)]
     harder = left_out.accuracy - accuracy
     if values["holdout"] is not None and harder >= max(HARDER, 2 * (doubling or 0.0)):
         sentences.append(
@@ -169,10 +169,11 @@ def expect_gains(
             f"recognised, and {accuracy:.1%} of those held out."
         )
     sentences = [text for text in sentences if text]
-    next_step = sentences[0] if sentences else ""
+    next_step = next(iter(sentences), "")
     tables: list[Table] = []
     if forecast is None:
         sentences.append("The examples are too few to say: see below.")
+        next_step = next_step or _name_smallest(case)
     else:
         more, tables = _describe_forecast(best, forecast, is_at_hand=source.judged_on == "at hand")
         sentences += more
@@ -211,7 +212,16 @@ def _doubt_labels(values: dict[str, Any], examples: int) -> str:
     )
 
 
-def _describe_features(other: OtherFeatures | None, is_limit: bool, accuracy: float, doubling: float | None) -> str:
+def _name_smallest(case: AdviceCase) -> str:
+    """Return which classes have too few examples for a forecast, and need some first."""
+    sizes = sorted(zip(case.counts.tolist(), case.class_names, strict=True))
+    smallest = [f"{name} ({count})" for count, name in sizes if count <= LEAST_SHOTS]
+    return f"Add examples of the smallest classes first: {list_first(smallest)}." if smallest else ""
+
+
+def _describe_features(
+    case: AdviceCase, other: OtherFeatures | None, is_limit: bool, accuracy: float, doubling: float | None
+) -> str:
     """Return whether better features would bring more than more labels."""
     if other is not None:
         sample = f"on a sample ({other.way} classes, {other.shot} shots, {other.examples} examples) {other.backbone}"
@@ -227,9 +237,12 @@ def _describe_features(other: OtherFeatures | None, is_limit: bool, accuracy: fl
             f"{other.own:.1%}{twice}."
         )
     if is_limit:
+        network = (
+            "features of a stronger network" if case.source_noun == "FILE" else "a stronger network, --model timm:NAME"
+        )
         return (
             f"Better features, not more labels: at {accuracy:.1%} the curve is flat, and twice the examples would "
-            f"bring {100 * (doubling or 0.0):+.1f} points. Try a stronger network, --model timm:NAME."
+            f"bring {100 * (doubling or 0.0):+.1f} points. Try {network}."
         )
     return ""
 

@@ -39,7 +39,7 @@ def render_advice(advice: Advice, jpegs: Jpegs | None = None, source: str = "SOU
         (str(len(advice.suspects)), "labels that may be wrong"),
         (str(advice.conflicts), "copies under two labels"),
     ]
-    command = f"anyshot fit {quote(source)} --corrections corrections.csv --out CLASSIFIER"
+    command = f"`anyshot fit {quote(source)} --corrections corrections.csv --out CLASSIFIER`"
     return _render(
         jpegs or {},
         title="Advice",
@@ -58,7 +58,13 @@ def render_advice(advice: Advice, jpegs: Jpegs | None = None, source: str = "SOU
 
 
 def render_ranking(
-    ranking: Sequence[RankedExample], names: Sequence[str], classes: Sequence[str], jpegs: Jpegs, source: str
+    ranking: Sequence[RankedExample],
+    names: Sequence[str],
+    classes: Sequence[str],
+    jpegs: Jpegs,
+    source: str,
+    *,
+    is_features: bool = False,
 ) -> str:
     """Return the page of unlabelled examples that are to be labelled next.
 
@@ -68,8 +74,11 @@ def render_ranking(
         classes: The names of the classes.
         jpegs: Small JPEGs of the examples, by their numbers.
         source: The path of the unlabelled examples, for the command that adds them.
+        is_features: Whether it is a file of features, which no table of paths and labels can name.
     """
-    command = f"anyshot add CLASSIFIER labels.csv --root {quote(source)}"
+    command = f"`anyshot add CLASSIFIER labels.csv --root {quote(source)}`"
+    if is_features:
+        command = f"write these labels into {source}, and learn it: `anyshot add CLASSIFIER {quote(source)}`"
     return _render(
         jpegs,
         title="What to label next",
@@ -117,7 +126,10 @@ def _render(jpegs: Jpegs, **values: Any) -> str:
 def draw_curves(advice: Advice) -> str:
     """Return an SVG of accuracy by shot with intervals; the forecast of the best head continues its curve, dashed."""
     rows = [{"head": head, **row} for head, curve in advice.curves.items() for row in curve]
-    x = alt.X("shot:Q", title="examples per class (shot)", scale=alt.Scale(type="log", base=2))
+    forecast = forecast_rows(advice)
+    most = max(row["shot"] for row in [*rows, *forecast])
+    axis = alt.Axis(values=[2**power for power in range(most.bit_length())], format="d")
+    x = alt.X("shot:Q", title="examples per class (shot)", scale=alt.Scale(type="log", base=2), axis=axis)
     y = alt.Y("accuracy:Q", title="accuracy", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
     colours = alt.Scale(domain=list(advice.curves), range=[BLUE, ORANGE, GREEN, PINK, BLACK])
     # Browsers and the renderer measure text differently: a legend above the chart has room for either.
@@ -128,7 +140,7 @@ def draw_curves(advice: Advice) -> str:
         measured.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", title="accuracy"), y2="high:Q"),
         measured.mark_line(point=True).encode(y=y),
     ]
-    if forecast := forecast_rows(advice):
+    if forecast:
         future = alt.Chart(inline_data(forecast)).encode(x=x, color=colour)
         layers += [
             future.mark_area(opacity=0.1).encode(y="low:Q", y2="high:Q"),

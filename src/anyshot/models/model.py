@@ -144,13 +144,11 @@ def find_model(path: Path, hint: str = "") -> Path:
     by_name = {key: folder for folder in ready for key in (folder.name, folder.name.rpartition("-")[0])}
     if path.name in by_name and (path.is_dir() or path.name == str(path)):  # a run of --ready keeps no weights
         return by_name[path.name]
-    if not path.exists():
-        example = f", such as {min(key for key in by_name if by_name[key].name != key)}" if by_name else ""
-        raise BadInput(
-            f"there is neither a classifier nor a trained model {path}: name its folder, or one that comes with "
-            f"anyshot{example}{hint}."
-        )
-    return path
+    example = f", such as {min(key for key in by_name if by_name[key].name != key)}" if by_name else ""
+    raise BadInput(
+        f"there is neither a classifier nor a trained model {path}: name its folder, or one that comes with "
+        f"anyshot{example}{hint}."
+    )
 
 
 def _read_count(path: Path, about: Mapping[str, str], name: str, allowed: Container[int]) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from anyshot.classify.files import is_classifier
+from anyshot.classify.files import check_destination, is_classifier
 from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.models.registry import BUILTIN, Registry
@@ -45,6 +45,8 @@ def serve(
     torch.set_num_threads(1)  # Requests run in parallel; threads inside one would only wait for each other.
     if not 0 <= port < 1 << 16:
         raise BadInput(f"a port is a number from 0 to 65535, not {port}.")
+    if save is not None:
+        check_destination(save)
     token = "" if host in LOCAL else secrets.token_urlsafe(16)
     app = make_app(
         ServedClassifier(open_classifier(model, registry), save), LOOPBACK if host in LOCAL else ("*",), token

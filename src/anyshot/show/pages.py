@@ -1,9 +1,11 @@
 """Pages from templates, HTML or Markdown."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 
 def fill_template(template: Path, **values: Any) -> str:
@@ -15,4 +17,5 @@ def fill_template(template: Path, **values: Any) -> str:
     """
     options: dict[str, Any] = {"autoescape": template.suffix == ".html", "trim_blocks": True, "lstrip_blocks": True}
     pages = Environment(loader=FileSystemLoader(template.parent), undefined=StrictUndefined, **options)
+    pages.filters["code"] = lambda text: Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
     return pages.get_template(template.name).render(values)
