@@ -35,6 +35,7 @@ MOST_SECONDS = 30.0  # seconds between two photos of one group; set once, not tu
 LIMITS = (0.1, 0.2, 0.3, 0.45, 0.6, 0.7)
 NEAR = 0.3
 MANY = 0.4
+MANY_GROUPS = 0.7  # the same, of groups that are named or found by times: most scenes came with two calls
 LEAST_SILHOUETTE = 0.35  # mean silhouette above which a grouping counts as one: of independent photos it is 0.1 to 0.3
 CHANCE = 0.01  # probability that an example has an independent one below NEAR
 PAIR_CHANCE = 0.05  # and that two independent examples are below a wider limit
@@ -170,7 +171,8 @@ def find_groups(
         np.add.at(means, groups.group, vectors)
         means /= np.bincount(groups.group)[:, None]
     typical = WithinClassDistance.estimate(means, labels[firsts])
-    near = firsts[_pair_by_distance(means, labels[firsts], typical)]
+    many = MANY if len(firsts) == count else MANY_GROUPS
+    near = firsts[_pair_by_distance(means, labels[firsts], typical, many)]
     if named is None:
         groups = groups.join(_pair_by_number(vectors, labels, names, typical), "numbers in file names", count)
     return groups.join(near, NEAR_VECTORS, len(firsts))
@@ -257,7 +259,7 @@ def _pair_by_number(vectors: Vectors, labels: Labels, names: Sequence[str], typi
     return pairs[distances <= limit] if np.median(distances) <= limit else NO_PAIRS
 
 
-def _pair_by_distance(vectors: Vectors, labels: Labels, typical: WithinClassDistance) -> Pairs:
+def _pair_by_distance(vectors: Vectors, labels: Labels, typical: WithinClassDistance, many: float) -> Pairs:
     """Return each example of a group with another one of it; groups are far nearer than other examples of the class.
 
     Clusters by average linkage are cut at the limit at which they stand out most: by the sum of their silhouettes
@@ -281,7 +283,7 @@ def _pair_by_distance(vectors: Vectors, labels: Labels, typical: WithinClassDist
                 silhouette[row, members] = _compute_silhouettes(distances, cluster, typical.distance)
     is_grouped = np.stack([np.bincount(one, minlength=len(labels))[one] > 1 for one in first])
     gain = ((silhouette - LEAST_SILHOUETTE) * is_grouped).sum(1)
-    gain[(np.array(limits) > NEAR) & (is_grouped.mean(1) < MANY)] = 0
+    gain[(np.array(limits) > NEAR) & (is_grouped.mean(1) < many)] = 0
     best, rows = gain.argmax(), np.arange(len(labels))
     is_paired = (first[best] != rows) & (gain[best] > 0)
     return np.stack([first[best], rows], 1)[is_paired]
