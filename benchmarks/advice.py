@@ -41,12 +41,12 @@ from anyshot.inspect import gains as forecasting
 from anyshot.inspect.advice import advise
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.copies import find_copies
-from anyshot.inspect.episodes import GroupedPlan, choose_episodes
+from anyshot.inspect.episodes import choose_episodes
 from anyshot.inspect.gains import forecast_gains
 from anyshot.inspect.labels import rank_suspects
 from anyshot.measure.evaluate import evaluate
 from anyshot.measure.groups import Groups, find_groups
-from anyshot.measure.plan import Plan
+from anyshot.measure.plan import GroupedPlan, Plan
 from anyshot.models.embedders import load_embedder
 
 CONV4 = "cub32-conv4-cosine-proto-16shot"

@@ -213,8 +213,10 @@ class ImageClassifier:
     ) -> None:
         """Learn from pictures by their features, and make thumbnails of the exemplars among them."""
         self.classifier.partial_fit(features, labels, groups=groups)
+        rows = list(zip(hash_rows(features).tolist(), labels.tolist(), examples, strict=True))
+        self.confirmed |= {(key, label) for key, label, one in rows if one.item.is_confirmed}
         missing = self.classifier.exemplar_keys() - self.thumbnails.keys()
-        new = {key: one for key, one in zip(hash_rows(features).tolist(), examples, strict=True) if key in missing}
+        new = {key: one for key, _, one in rows if key in missing}
         self._select_thumbnails(dict(zip(new, map_in_threads(self._make_thumbnail, new.values()), strict=True)))
 
     def _select_thumbnails(self, *more: Mapping[int, bytes]) -> None:

@@ -24,13 +24,7 @@ from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
 from anyshot.inspect.advice import Advice, advise
 from anyshot.inspect.case import AdviceOptions, heads_for
-from anyshot.inspect.corrections import (
-    Correction,
-    apply_corrections,
-    describe_corrections,
-    find_confirmed,
-    read_corrections,
-)
+from anyshot.inspect.corrections import apply_tables
 from anyshot.inspect.holdout import measure_holdout, measure_holdout_pictures
 from anyshot.inspect.pages import render_advice, render_ranking, render_test
 from anyshot.inspect.pictures import describe_pictures, make_thumbnails, read_picture
@@ -196,9 +190,9 @@ def advise_source(
         if other is not None and has_features(other, options.layout) != (embedder is None):
             raise BadInput(f"{other} must be of the same kind as {source}: both pictures, or both features.")
     examples, held_out = _read(source, options, chosen, holdout, embedder)
-    examples, is_confirmed = _correct(examples, chosen.corrections)
+    examples = apply_tables(examples, chosen.corrections)
     settings: AdviceOptions = {"names": examples.names, "groups": examples.groups, "registry": registry}
-    settings["is_confirmed"] = is_confirmed
+    settings["is_confirmed"] = [item.is_confirmed for item in examples.items]
     if held_out is not None:
         settings["holdout"] = held_out.features, held_out.labels
     default_heads = heads_for(examples.features)
@@ -272,14 +266,3 @@ def _read(
     elif "test" in everything.splits and "test" not in chosen.split:
         held_out = everything.select([row for row, split in enumerate(everything.splits) if split == "test"])
     return examples, held_out
-
-
-def _correct(examples: Source, tables: Sequence[Path]) -> tuple[Source, list[bool]]:
-    """Apply tables of corrections one after the other; also return whose labels a person has confirmed."""
-    decisions: list[Correction] = []
-    for table in tables:
-        corrections = read_corrections(table)
-        examples = apply_corrections(examples, corrections)
-        print_message(describe_corrections(corrections, table))
-        decisions += corrections
-    return examples, find_confirmed(examples, decisions)

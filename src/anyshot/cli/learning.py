@@ -13,21 +13,14 @@ import numpy as np
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import describe_existing, find_onnx_backbone, is_classifier
-from anyshot.classify.images import ImageClassifier, Times, load_classifier
+from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.classify.keys import hash_rows
 from anyshot.cli.options import EmbedOptions, ExampleOptions, ReadOptions
 from anyshot.data.open import has_features, open_pictures, read_vectors
-from anyshot.data.source import Item, Source, describe_notes, select_splits
+from anyshot.data.source import Source, describe_notes, select_splits
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import locked
-from anyshot.inspect.corrections import (
-    Correction,
-    apply_corrections,
-    describe_corrections,
-    find_confirmed,
-    move_example,
-    read_corrections,
-)
+from anyshot.inspect.corrections import Correction, apply_tables, move_example, read_corrections
 from anyshot.inspect.fit_report import FitReport, describe_conflicts, describe_kept
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
@@ -73,7 +66,7 @@ def fit_source(
             classifier, noun = FewShotClassifier(registry=registry, **arguments), "example"
         with _open_to_learn(path, options, examples, get_backbone(classifier)) as source:
             report = FitReport(len(source.items), noun=noun)
-            _learn_examples(classifier, source, source.labels, options, report, examples.corrections)
+            _learn_examples(classifier, source, source.labels, options, report)
         save(classifier)
     print_message(report.describe_repeats())
     accuracy = report.describe_accuracy(get_estimator(classifier), out)
@@ -121,47 +114,21 @@ def _open_to_learn(
         if source.has_features != (backbone is None):
             has, needs = ("features", "pictures") if source.has_features else ("pictures", "features")
             raise BadInput(f"{path} holds {has}, and this classifier is one of {needs}.")
-        for table in examples.corrections:
-            corrections = read_corrections(table)
-            # Those without paths name pictures by keys, which are hashes of features.
-            if backbone is not None and not all(one.path for one in corrections):
-                source = embed_pictures(backbone, source.items, options.open_cache(), say=print_message)
-            source = apply_corrections(source, corrections)
-            print_message(describe_corrections(corrections, table))
-        yield source
+        yield apply_tables(source, examples.corrections, backbone, options.open_cache())
 
 
 def _learn_examples(
-    classifier: Classifier,
-    source: Source,
-    labels: Sequence[Any],
-    options: ReadOptions,
-    report: FitReport,
-    corrections: Sequence[Path] = (),
+    classifier: Classifier, source: Source, labels: Sequence[Any], options: ReadOptions, report: FitReport
 ) -> None:
-    """Teach a classifier the examples of a source under these labels, and collect them for the report.
-
-    A classifier of pictures also learns which labels the tables of corrections keep.
-    """
+    """Teach a classifier the examples of a source under these labels, and collect them for the report."""
     if isinstance(classifier, FewShotClassifier):
         report.add(source.features, list(map(str, labels)), source.items)
         classifier.partial_fit(source.features, np.array(labels), groups=source.groups)
         return
-    is_confirmed = find_confirmed(source, [one for table in corrections for one in read_corrections(table)])
-    names = {(i.name, i.class_name) for i, is_kept in zip(source.items, is_confirmed, strict=True) if is_kept}
-    confirmed: set[tuple[int, str]] = set()
-
-    def collect(features: np.ndarray, classes: Sequence[str], items: Sequence[Item], times: Times) -> None:
-        report.add(features, classes, items, times)
-        rows = zip(hash_rows(features).tolist(), classes, items, strict=True)
-        confirmed.update((key, name) for key, name, item in rows if (item.name, name) in names)
-
     with progress("learning", 1.0) as advance:
         unread = classifier.learn(
-            source.items, labels, advance, options.open_cache(), on_batch=collect, groups=source.groups
+            source.items, labels, advance, options.open_cache(), on_batch=report.add, groups=source.groups
         )
-    by_name = _labels_by_name(classifier)
-    classifier.confirmed |= {(key, by_name[name]) for key, name in confirmed}
     print_message(describe_unreadable(unread))
 
 
@@ -214,7 +181,7 @@ def add_examples(
             with context as source:
                 print_message("\n".join(describe_notes(source)) if to else "")
                 labels = _as_labels(estimator, [to] * len(source.items) if to else source.labels)
-                _learn_examples(classifier, source, labels, options, report, examples.corrections)
+                _learn_examples(classifier, source, labels, options, report)
         print_message(report.describe_repeats())
         return _describe_added(before, _count_by_name(estimator))
 

@@ -42,6 +42,7 @@ class Item:
         read: Returns the encoded picture or its pixels; `no_picture` where there are only features.
         box: The part of the picture to use, in pixels; None for all of it.
         group: The name of the examples that it belongs to, where the user has named groups; empty if to none.
+        is_confirmed: Whether a person has confirmed its label.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Item:
     read: ReadPicture = no_picture
     box: Box | None = None
     group: str = ""
+    is_confirmed: bool = False
 
 
 @dataclass(frozen=True)
