@@ -118,7 +118,7 @@ def _compare(
 
 def estimate_seconds(case: AdviceCase) -> float:
     """Return how long `find_duplicates` takes, roughly."""
-    return SECONDS_PER_PAIR * min(MOST_PAIRS, len(case.labels)) if case.options.get("picture") is not None else 0.1
+    return SECONDS_PER_PAIR * min(MOST_PAIRS, len(case.labels)) if case.picture is not None else 0.1
 
 
 def find_duplicates(case: AdviceCase, progress: OnProgress) -> Section:
@@ -126,8 +126,7 @@ def find_duplicates(case: AdviceCase, progress: OnProgress) -> Section:
 
     Pairs that a person has kept are not listed: both of two labels, or either of two copies in one class.
     """
-    picture = case.options.get("picture")
-    pairs = find_copies(case.unit_vectors, case.labels, picture, progress)
+    pairs = find_copies(case.unit_vectors, case.labels, case.picture, progress)
     rows: list[dict[str, Any]] = [
         {
             "one": case.describe(one),
@@ -143,7 +142,7 @@ def find_duplicates(case: AdviceCase, progress: OnProgress) -> Section:
     values = {"duplicates": rows, "conflicts": conflicts}
     if not rows:
         return Section(title, ["No example is found twice."], values=values)
-    kinds = ", a copy (cropped, turned, brighter) or the same scene a moment later" if picture is not None else ""
+    kinds = ", a copy (cropped, turned, brighter) or the same scene a moment later" if case.picture is not None else ""
     sentences = [f"{count_noun(len(rows), 'pair')} of examples {'is' if len(rows) == 1 else 'are'} one{kinds}."]
     if conflicts:
         has = "has" if conflicts == 1 else "have"

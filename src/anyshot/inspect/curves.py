@@ -57,7 +57,7 @@ def measure_curves(
         share = sum(seconds[head] for head in heads) / sum(seconds.values())
         evaluation = evaluate(
             source.features, plan.labels, heads, source.shots, plan=plan, registry=case.registry,
-            parameters=case.options.get("parameters"), embed=case.options.get("embed"),
+            parameters=case.parameters, embed=case.embed,
             progress=scale_progress(progress, share),
         )  # fmt: skip
         accuracies |= {head: evaluation.accuracies(head) / 100 for head in heads}
