@@ -63,10 +63,11 @@ class LeaveOneOutAccuracy:
         these, verb = (counted if self.singles else "these examples"), "is" if self.examples == 1 else "are"
         text = f"Left out and asked as if they were new, {self.alone:.1%} of {these} {verb} recognised."
         if self.singles:
-            has = (
-                "class has a single example: it is" if self.singles == 1 else "classes have a single example: these are"
+            they_are = "it is" if self.singles == 1 else "these are"
+            text += (
+                f" {count_noun(self.singles, 'class', 'has')} a single example: {they_are} not in this number, for "
+                "want of another."
             )
-            text += f" {self.singles} {has} not in this number, for want of another."
         if self.in_groups is not None:
             text += (
                 f" {self.members} of them are in {count_noun(self.groups, 'group')} {self._describe_groups()}, whose "
@@ -107,16 +108,18 @@ def leave_out(head: BoundHead, vectors: Vectors, labels: Labels, groups: Groups)
     scores = _score_left_out(head, vectors, labels, np.arange(len(labels)))
     counts = np.bincount(labels)
     several = counts[counts > 1]
-    n_examples, n_single = int(several.sum()), int((counts == 1).sum())
-    alone = _accuracy(scores, labels)
-    accuracy = LeaveOneOutAccuracy(alone, examples=n_examples, classes=len(several), singles=n_single)
-    if not groups.count:
-        return LeaveOneOutScores(scores, labels, accuracy)
-    scores = _score_left_out(head, vectors, labels, groups.group)
-    in_groups = None if np.isnan(scores).all() else _accuracy(scores, labels)
-    accuracy = replace(
-        accuracy, in_groups=in_groups, groups=groups.count, members=groups.members, evidence=groups.evidence
+    accuracy = LeaveOneOutAccuracy(
+        _accuracy(scores, labels),
+        examples=int(several.sum()),
+        classes=len(several),
+        singles=int((counts == 1).sum()),
     )
+    if groups.count:
+        scores = _score_left_out(head, vectors, labels, groups.group)
+        in_groups = None if np.isnan(scores).all() else _accuracy(scores, labels)
+        accuracy = replace(
+            accuracy, in_groups=in_groups, groups=groups.count, members=groups.members, evidence=groups.evidence
+        )
     return LeaveOneOutScores(scores, labels, accuracy)
 
 

@@ -218,8 +218,7 @@ def _describe_added(before: dict[str, int], after: dict[str, int]) -> str:
         return f"{examples} of {classes} added"
     if len(new) == len(added):
         return f"{examples} of {count_noun(len(new), 'new class')} added ({names})"
-    verb = "is" if len(new) == 1 else "are"
-    return f"{examples} of {classes} added, of which {count_noun(len(new), 'class')} {verb} new ({names})"
+    return f"{examples} of {classes} added, of which {count_noun(len(new), 'class', 'is')} new ({names})"
 
 
 def remove_classes_or_examples(

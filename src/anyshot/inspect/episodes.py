@@ -82,10 +82,9 @@ def choose_episodes(case: AdviceCase) -> EpisodeSource:
         )
     doubts = []
     if few := [name for name, count in zip(case.class_names, case.counts, strict=True) if count < LEAST_EXAMPLES]:
-        has = "has" if len(few) == 1 else "have"
         doubts.append(
-            f"{count_noun(len(few), 'class')} {has} fewer than {LEAST_EXAMPLES} examples ({list_first(few)}): left out "
-            "of the curves."
+            f"{count_noun(len(few), 'class', 'has')} fewer than {LEAST_EXAMPLES} examples ({list_first(few)}): left "
+            "out of the curves."
         )
     if case.held_out is None:
         return _draw_from(case, classes, doubts)
@@ -94,9 +93,8 @@ def choose_episodes(case: AdviceCase) -> EpisodeSource:
         doubts.append("Fewer than two classes have examples held out: what is said is of the examples at hand.")
         return _draw_from(case, classes, doubts)
     if untested := [case.class_names[place] for place in classes[~is_tested]]:
-        has = "has" if len(untested) == 1 else "have"
         doubts.append(
-            f"{count_noun(len(untested), 'class')} {has} no example held out ({list_first(untested)}): the curves are "
+            f"{count_noun(len(untested), 'class', 'has')} no example held out ({list_first(untested)}): the curves are "
             "of the others, and of these classes only the examples at hand tell."
         )
     return _draw_from(case, classes[is_tested], doubts, case.held_out)
