@@ -53,9 +53,9 @@ def unit_vectors(features: Float[np.ndarray, "example ..."]) -> Vectors:
     return normalize(torch.from_numpy(features).flatten(1)).numpy()
 
 
-def blocks(count: int) -> list[slice]:
-    """Return slices of PART rows that cover `count` rows."""
-    return [slice(start, min(start + PART, count)) for start in range(0, count, PART)]
+def blocks(count: int, size: int = PART) -> list[slice]:
+    """Return slices that cover `count` rows, each of `size` rows or fewer."""
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 @dataclass(frozen=True)
@@ -240,9 +240,8 @@ def _pair_by_number(vectors: Vectors, labels: Labels, names: Sequence[str], typi
     pairs = _to_array([(a, b) for (low, a), (high, b) in neighbours if high - low == 1])
     if not len(pairs):
         return NO_PAIRS
-    distances = np.concatenate(
-        [((vectors[pairs[part, 0]] - vectors[pairs[part, 1]]) ** 2).sum(1) for part in blocks(len(pairs))]
-    )
+    parts = (pairs[part].T for part in blocks(len(pairs)))
+    distances = np.concatenate([((vectors[one] - vectors[other]) ** 2).sum(1) for one, other in parts])
     limit = LIKELY_NEAR * typical.distance
     return pairs[distances <= limit] if np.median(distances) <= limit else NO_PAIRS
 
