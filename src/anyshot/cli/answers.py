@@ -18,7 +18,7 @@ from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.cli.classifiers import CurveOptions
 from anyshot.cli.learning import load_features_model
 from anyshot.cli.options import ExampleOptions, ReadOptions, parse_way
-from anyshot.data.open import has_features, open_pictures, read_vectors
+from anyshot.data.open import has_features, open_unlabelled
 from anyshot.data.source import Source, describe_notes, select_splits
 from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
@@ -51,8 +51,8 @@ def predict_sources(
         raise BadInput(f"the likeliest {top} classes cannot be shown: name a number from 1.")
     classifier = load_classifier(model, options.registry())
     if isinstance(classifier, FewShotClassifier):
-        parts = [read_vectors(source, options.layout) for source in sources]
-        answers = [one for part in parts for one in _answer(classifier, part.names, part.features, top)]
+        with open_unlabelled(sources, options.layout, has_features=True) as examples:
+            answers = list(_answer(classifier, examples.names, examples.features, top))
     else:
         answers = _classify_pictures(classifier, sources, top, options)
     noun = "image" if isinstance(classifier, ImageClassifier) else "example"
@@ -68,7 +68,7 @@ def _classify_pictures(
 ) -> list[Answer]:
     answers: list[Answer] = []
     unreadable: list[str] = []
-    with open_pictures(sources, options.layout) as pictures:
+    with open_unlabelled(sources, options.layout) as pictures:
         items = pictures.items
         if not items:
             raise BadInput("there are no pictures to classify: give files, or folders with pictures in them.")
@@ -223,32 +223,24 @@ def advise_source(
 
 def _rank(unlabelled: Path, advice: Advice, embedder: Embedder | None, options: ReadOptions, out: Path | None) -> str:
     """Rank unlabelled examples, and write the table and the page of them."""
-    if embedder is None:
-        examples = read_vectors(unlabelled, options.layout)
-    else:
-        with open_pictures([unlabelled], options.layout) as pictures:
-            examples = embed_pictures(embedder, pictures.items, options.open_cache(), say=print_message)
-    if not examples.items:
-        raise BadInput(f"{unlabelled} has no picture that can be read.")
-    case, names = advice.case, [name.removeprefix(f"{unlabelled}/") for name in examples.names]
-    labels = np.array(case.class_names)[case.labels]
-    ranking = rank_unlabelled(case.features, labels, examples.features, classifier=case.fit(advice.best))
-    rows = [
-        {
-            "rank": place,
-            "path": names[one.example],
-            "likeliest": one.likeliest,
-            "probability": one.probability,
-            "is_known": one.is_known,
-        }
-        for place, one in enumerate(ranking, 1)
-    ]
-    if out is not None:
-        read = None if embedder is None else read_picture(examples, embedder)
-        jpegs = make_thumbnails(read, [one.example for one in ranking])
-        write_table(out / "label-next.csv", [round_row(row) for row in rows])
-        write_text(out / "label-next.html", render_ranking(ranking, names, case.class_names, jpegs, str(unlabelled)))
-        print_message(f"open {out / 'label-next.html'}")
+    with open_unlabelled([unlabelled], options.layout, has_features=embedder is None) as examples:
+        if embedder is not None:
+            examples = embed_pictures(embedder, examples.items, options.open_cache(), say=print_message)
+        if not examples.items:
+            raise BadInput(f"{unlabelled} has no picture that can be read.")
+        case, names = advice.case, [name.removeprefix(f"{unlabelled}/") for name in examples.names]
+        labels = np.array(case.class_names)[case.labels]
+        ranking = rank_unlabelled(case.features, labels, examples.features, classifier=case.fit(advice.best))
+        if out is not None:
+            columns = "rank", "path", "likeliest", "probability", "is_known"
+            cells = [(place, names[one.example], *one[1:]) for place, one in enumerate(ranking, 1)]
+            rows = [dict(zip(columns, row, strict=True)) for row in cells]
+            read = None if embedder is None else read_picture(examples, embedder)
+            jpegs = make_thumbnails(read, [one.example for one in ranking])
+            write_table(out / "label-next.csv", [round_row(row) for row in rows])
+            page = render_ranking(ranking, names, case.class_names, jpegs, str(unlabelled))
+            write_text(out / "label-next.html", page)
+            print_message(f"open {out / 'label-next.html'}")
     return as_text("", [describe_ranking(ranking, names)]).lstrip()
 
 

@@ -16,7 +16,7 @@ from anyshot.classify.files import describe_existing, find_onnx_backbone, is_cla
 from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.classify.keys import hash_rows
 from anyshot.cli.options import EmbedOptions, ExampleOptions, ReadOptions
-from anyshot.data.open import has_features, open_pictures, read_vectors
+from anyshot.data.open import has_features, open_unlabelled
 from anyshot.data.source import Source, describe_notes, select_splits
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import locked
@@ -170,14 +170,12 @@ def add_examples(
         before, noun = _count_by_name(estimator), "example" if backbone is None else "picture"
         report = FitReport(classifier=estimator, noun=noun)
         for path in sources:
-            context: contextlib.AbstractContextManager[Source]
-            if not to:
-                hint = " If its pictures are all of one class, name it: --to CLASS." if backbone is not None else ""
-                context = _open_to_learn(path, options, examples, backbone, hint)
-            elif backbone is not None:
-                context = open_pictures([path], options.layout)
-            else:
-                context = contextlib.nullcontext(read_vectors(path, options.layout))
+            hint = " If its pictures are all of one class, name it: --to CLASS." if backbone is not None else ""
+            context = (
+                open_unlabelled([path], options.layout, has_features=backbone is None)
+                if to
+                else _open_to_learn(path, options, examples, backbone, hint)
+            )
             with context as source:
                 print_message("\n".join(describe_notes(source)) if to else "")
                 labels = _as_labels(estimator, [to] * len(source.items) if to else source.labels)
@@ -256,9 +254,12 @@ def _correct(
 ) -> str:
     """Drop and relabel examples that a classifier has learned, found by their keys or among the pictures of sources."""
     backbone = get_backbone(classifier)
-    examples = [read_examples(source, backbone, cache, say=print_message) for source in sources]
-    rows = {item.name: x for one in examples for item, x in zip(one.items, one.features, strict=True)}
-    unchanged = _list_unchanged(examples, corrections)
+    sources_read = [read_examples(source, backbone, cache, say=print_message) for source in sources]
+    pairs = [(item, x) for one in sources_read for item, x in zip(one.items, one.features, strict=True)]
+    rows = {item.name: x for item, x in pairs}
+    changed = {(one.path, one.label) for one in corrections if one.decision != "keep"}
+    rest = [(item, x) for item, x in pairs if (item.name, item.class_name) not in changed]
+    unchanged = {(int(hash_rows(x[None])[0]), item.class_name) for item, x in rest}
     counts = {"drop": 0, "relabel": 0}
     for one in corrections:
         if one.decision == "keep":
@@ -277,30 +278,18 @@ def _correct(
     return f"{count_noun(counts['drop'], 'example')} dropped, {counts['relabel']} relabelled"
 
 
-def _list_unchanged(sources: Sequence[Source], corrections: Sequence[Correction]) -> set[tuple[int, str]]:
-    """Return the keys and labels of the examples that corrections neither drop nor relabel."""
-    changed = {(one.path, one.label) for one in corrections if one.decision != "keep"}
-    pairs = ((item, x) for one in sources for item, x in zip(one.items, one.features, strict=True))
-    rest = [(item, x) for item, x in pairs if (item.name, item.class_name) not in changed]
-    return {(int(hash_rows(x[None])[0]), item.class_name) for item, x in rest}
-
-
 def _remove_examples(
     classifier: Classifier, sources: Sequence[Path], class_name: str, cache: FeatureCache | None
 ) -> str:
     """Forget single examples, pictures or rows of files of features: all of them, or none if one is not found."""
-    if isinstance(classifier, FewShotClassifier):
-        parts = [read_vectors(source) for source in sources]
-        names = [name for part in parts for name in part.names]
-        features = np.concatenate([part.features for part in parts])
-    else:
-        with open_pictures(sources) as pictures:
-            embedded = embed_pictures(classifier.backbone, pictures.items, cache, say=print_message)
-        if not embedded.has_features:
+    backbone = get_backbone(classifier)
+    with open_unlabelled(sources, has_features=backbone is None) as examples:
+        if backbone is not None:
+            examples = embed_pictures(backbone, examples.items, cache, say=print_message)
+        if not examples.has_features:
             raise BadInput("there are no pictures to remove: name files, or folders of them.")
-        names, features = embedded.names, embedded.features
-    wanted = look_up("class", class_name, _labels_by_name(classifier)) if class_name else None
-    pairs = zip(get_estimator(classifier).find_examples(features), names, features, strict=True)
+    wanted, x = look_up("class", class_name, _labels_by_name(classifier)) if class_name else None, examples.features
+    pairs = zip(get_estimator(classifier).find_examples(x), examples.names, x, strict=True)
     removed = {_choose_example(matches, name, wanted): row for matches, name, row in pairs}
     for (label, key), row in removed.items():
         classifier.take_out(label, key, row)
