@@ -48,20 +48,20 @@ class LeaveOneOutAccuracy:
 
     def _describe_groups(self) -> str:
         """Say of what kind the groups are, and how they were found."""
-        if self.evidence == (NAMED,):
-            return "that you named"
-        found = [kind for kind in self.evidence if kind != NAMED]
-        # Vectors that are near each other may be of a text or a sound: only times and file names tell of moments.
-        kinds = "of near-copies" if found == [NEAR_VECTORS] else "of near-copies or of one moment"
-        named = "that you named or " if NAMED in self.evidence else ""
-        return f"{named}{kinds} (found by {' and '.join(found)})"
+        kinds = ["that you named"] if NAMED in self.evidence else []
+        if signs := [sign for sign in self.evidence if sign != NAMED]:
+            # Vectors that are near each other may be of a text or a sound: only times and file names tell of moments.
+            examples = "of near-copies" if signs == [NEAR_VECTORS] else "of near-copies or of one moment"
+            kinds.append(f"{examples} (found by {' and '.join(signs)})")
+        return " or ".join(kinds)
 
     @property
     def sentences(self) -> str:
         """The accuracy in words, and why it is optimistic."""
-        counted = f"{count_noun(self.examples, 'example')} of {count_noun(self.classes, 'class')}"
-        these, verb = (counted if self.singles else "these examples"), "is" if self.examples == 1 else "are"
-        text = f"Left out and asked as if they were new, {self.alone:.1%} of {these} {verb} recognised."
+        subject, verb = "these examples", "is" if self.examples == 1 else "are"
+        if self.singles:
+            subject = f"{count_noun(self.examples, 'example')} of {count_noun(self.classes, 'class')}"
+        text = f"Left out and asked as if they were new, {self.alone:.1%} of {subject} {verb} recognised."
         if self.singles:
             they_are = "it is" if self.singles == 1 else "these are"
             text += (
@@ -146,8 +146,8 @@ def leave_out_examples(
     rows = np.sort(first)
     place = np.searchsorted(rows, first)[copy_of.reshape(-1)]
     names, times, groups = ([one[row] for row in rows if row < len(one)] for one in (names, times, groups))
-    found = find_groups(unit_vectors(features[rows]), labels[rows], names, times, groups)
-    result = leave_out(classifier.learned_head_, classifier.vectors(features[rows]), labels[rows], found)
+    all_groups = find_groups(unit_vectors(features[rows]), labels[rows], names, times, groups)
+    result = leave_out(classifier.learned_head_, classifier.vectors(features[rows]), labels[rows], all_groups)
     return LeaveOneOutScores(result.scores[place], labels, result.accuracy)
 
 

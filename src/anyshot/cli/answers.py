@@ -171,7 +171,7 @@ def advise_source(
     source: Path,
     curve: CurveOptions,
     options: ReadOptions,
-    chosen: ExampleOptions,
+    selection: ExampleOptions,
     model: str,
     holdout: Path | None,
     unlabelled: Path | None,
@@ -189,8 +189,8 @@ def advise_source(
     for other in (holdout, unlabelled):
         if other is not None and has_features(other, options.layout) != (embedder is None):
             raise BadInput(f"{other} must be of the same kind as {source}: both pictures, or both features.")
-    examples, held_out = _read(source, options, chosen, holdout, embedder)
-    examples = apply_tables(examples, chosen.corrections)
+    examples, held_out = _read(source, options, selection, holdout, embedder)
+    examples = apply_tables(examples, selection.corrections)
     settings: AdviceOptions = {"names": examples.names, "groups": examples.groups, "registry": registry}
     settings["is_confirmed"] = [item.is_confirmed for item in examples.items]
     if held_out is not None:
@@ -245,16 +245,16 @@ def _rank(unlabelled: Path, advice: Advice, embedder: Embedder | None, options: 
 
 
 def _read(
-    source: Path, options: ReadOptions, chosen: ExampleOptions, holdout: Path | None, embedder: Embedder | None
+    source: Path, options: ReadOptions, selection: ExampleOptions, holdout: Path | None, embedder: Embedder | None
 ) -> tuple[Source, Source | None]:
     """Return the examples that advice is taken from, and those held out: by default the test folder of the source."""
     everything = read_examples(source, embedder, options.open_cache(), options.layout, say=print_message)
-    rows, summary = select_splits(everything.splits, chosen.split, for_test=False)
+    rows, summary = select_splits(everything.splits, selection.split, for_test=False)
     print_message(f"  {summary}." if summary else "")
     examples, held_out = everything.select(rows), None
     if holdout is not None:
         choose = partial(select_splits, wanted=(), for_test=True)
         held_out = read_examples(holdout, embedder, options.open_cache(), options.layout, choose, print_message)
-    elif "test" in everything.splits and "test" not in chosen.split:
+    elif "test" in everything.splits and "test" not in selection.split:
         held_out = everything.select([row for row, split in enumerate(everything.splits) if split == "test"])
     return examples, held_out

@@ -130,9 +130,9 @@ def apply_tables(
         if backbone is not None and not source.has_features and not all(one.path for one in corrections):
             source = embed_pictures(backbone, source.items, cache, say=print_message)
         source = apply_corrections(source, corrections)
-        kept = sum(one.decision == "keep" for one in corrections)
-        applied = f"  {count_noun(len(corrections) - kept, 'correction')} of {table} applied"
-        print_message(f"{applied}, {count_noun(kept, 'label')} kept." if kept else f"{applied}.")
+        n_kept = sum(one.decision == "keep" for one in corrections)
+        applied = f"  {count_noun(len(corrections) - n_kept, 'correction')} of {table} applied"
+        print_message(f"{applied}, {count_noun(n_kept, 'label')} kept." if n_kept else f"{applied}.")
     return source
 
 

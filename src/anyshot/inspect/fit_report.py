@@ -105,12 +105,13 @@ class FitReport:
         """Say why nothing is known of a classifier's accuracy; empty where no exemplars are kept, or for one class."""
         if len(classifier.classes_) < 2 or not len(classifier.support_.exemplars.keys):
             return ""
-        counts, kept = classifier.support_.counts, classifier.support_.exemplar_counts
-        if (kept < counts).any():
+        counts, exemplar_counts = classifier.support_.counts, classifier.support_.exemplar_counts
+        if (exemplar_counts < counts).any():
             return (
                 "How accurate it is cannot be told: the examples that it keeps of a class all belong together, and "
-                f"nothing is left to recognise them by. Keep more than {int(kept.max())} of a class (--keep). Until "
-                "then its probabilities are a guess, and it never says none of these."
+                "nothing is left to recognise them by. Keep more than "
+                f"{int(exemplar_counts.max())} of a class (--keep). Until then its probabilities are a guess, and it "
+                "never says none of these."
             )
         what = "example" if int(counts.max()) == 1 else "group of examples that belong together"
         return (
@@ -139,10 +140,10 @@ def describe_conflicts(classifier: FewShotClassifier, folder: Path) -> str:
     if not shared:
         return ""
     pairs = Counter(" and ".join(map(str, classifier.classes_[rows[places]])) for places in shared)
-    which = list_first([f"{names} ({times})" for names, times in pairs.most_common()], MOST_PAIRS)
+    pair_names = list_first([f"{names} ({times})" for names, times in pairs.most_common()], MOST_PAIRS)
     remove = f"anyshot remove {quote(str(folder))}"
     return (
-        f"{count_noun(len(shared), 'example', 'has')} two labels now, one of which is wrong: {which}. To mend it: "
+        f"{count_noun(len(shared), 'example', 'has')} two labels now, one of which is wrong: {pair_names}. To mend it: "
         f"{remove} --examples FILE --of CLASS, or {remove} --corrections TABLE."
     )
 

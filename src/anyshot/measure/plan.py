@@ -238,8 +238,8 @@ class GroupedPlan(Plan):
         """The images of each group of each class; where a class is a single group, each image is one."""
         of_image = np.arange(len(self.labels)) if self.group is None else self.group
         classes = [np.flatnonzero(self.labels == place) for place in range(len(self._counts))]
-        divided = [[images[of_image[images] == one] for one in np.unique(of_image[images])] for images in classes]
-        return [groups if len(groups) > 1 else list(groups[0][:, None]) for groups in divided]
+        by_class = [[images[of_image[images] == one] for one in np.unique(of_image[images])] for images in classes]
+        return [groups if len(groups) > 1 else list(groups[0][:, None]) for groups in by_class]
 
     def draw(self, start: int, stop: int) -> EpisodeBatch:
         """Return episodes `start` to `stop`."""
