@@ -19,7 +19,7 @@ from anyshot.cli.options import EmbedOptions, ExampleOptions, ReadOptions
 from anyshot.data.open import has_features, open_unlabelled
 from anyshot.data.source import Source, describe_notes, select_splits
 from anyshot.errors import BadInput, as_bad_input, look_up
-from anyshot.files import locked
+from anyshot.files import lock_existing
 from anyshot.inspect.corrections import Correction, apply_tables, move_example, read_corrections
 from anyshot.inspect.fit_report import FitReport, describe_conflicts, describe_kept
 from anyshot.models.cache import FeatureCache
@@ -52,7 +52,7 @@ def fit_source(
     path: Path, out: Path, options: ReadOptions, examples: ExampleOptions, model: str, head: str, **arguments: Any
 ) -> str:
     """Fit a classifier to a source and save it; the arguments are those of the verb, the last ones the classifier's."""
-    with _open_destination(out) as save:
+    with lock_existing(out):
         replaced, registry = describe_existing(out), options.registry()
         if head:
             registry.head(head)  # before the work, so that a misspelling is reported at once
@@ -67,7 +67,7 @@ def fit_source(
         with _open_to_learn(path, options, examples, get_backbone(classifier)) as source:
             report = FitReport(len(source.items), noun=noun)
             _learn_examples(classifier, source, source.labels, options, report)
-        save(classifier)
+        classifier.save(out)
     print_message(report.describe_repeats())
     accuracy = report.describe_accuracy(get_estimator(classifier), out)
     return f"{out}: {', '.join(_describe_counts(classifier, noun))}.{replaced} {accuracy}".rstrip()
@@ -79,25 +79,6 @@ def load_features_model(source: Path, name: str, registry: Registry) -> Model | 
     if name and (model is None or not model.recipe.frozen):
         raise BadInput(f"{source} holds features already: leave the model out.")
     return model
-
-
-@contextlib.contextmanager
-def _open_destination(folder: Path) -> Iterator[Callable[[Classifier], None]]:
-    """Lock the folder that a classifier will be written to, and yield the function that writes it.
-
-    The lock is taken before anything is read: a verb that reads a classifier and writes it back would otherwise
-    overwrite what another process wrote in between.
-    """
-    with contextlib.ExitStack() as stack:
-        if is_locked := folder.is_dir():
-            stack.enter_context(locked(folder))
-
-        def save(classifier: Classifier) -> None:
-            if not is_locked and folder.is_dir():  # another process made the folder meanwhile
-                stack.enter_context(locked(folder))
-            classifier.save(folder)
-
-        yield save
 
 
 @contextlib.contextmanager
@@ -145,11 +126,11 @@ def _describe_counts(classifier: Classifier, noun: str) -> tuple[str, str]:
 
 def _change_classifier(model: Path, out: Path | None, registry: Registry, change: Callable[[Classifier], str]) -> str:
     """Change a classifier, in its folder or into another; return what changed, which `change` says, and what it has."""
-    with _open_destination(out or model) as save:
+    with lock_existing(out or model):
         replaced = describe_existing(out) if out is not None else ""
         classifier = load_classifier(model, registry)
         what = change(classifier)
-        save(classifier)
+        classifier.save(out or model)
     classes, examples = _describe_counts(classifier, "example")
     estimator = get_estimator(classifier)
     print_message(describe_conflicts(estimator, out or model))
