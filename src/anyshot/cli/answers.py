@@ -16,23 +16,23 @@ from scipy.special import softmax
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.cli.classifiers import CurveOptions
-from anyshot.cli.learning import load_features_model
+from anyshot.cli.learning import get_backbone, get_estimator, load_features_model
 from anyshot.cli.options import ExampleOptions, ReadOptions, parse_way
 from anyshot.data.open import has_features, open_unlabelled
-from anyshot.data.source import Source, describe_notes, select_splits
+from anyshot.data.source import Source, check_content, describe_notes, select_splits
 from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
 from anyshot.inspect.advice import Advice, advise
 from anyshot.inspect.case import AdviceOptions, heads_for
 from anyshot.inspect.corrections import apply_tables
-from anyshot.inspect.holdout import measure_holdout, measure_holdout_pictures
+from anyshot.inspect.holdout import MOST_MISTAKES, measure_holdout
 from anyshot.inspect.pages import render_advice, render_ranking, render_test
 from anyshot.inspect.pictures import describe_pictures, make_thumbnails, read_picture
 from anyshot.inspect.sections import as_text
 from anyshot.inspect.unlabelled import describe_ranking, rank_unlabelled
 from anyshot.machine import release_large_blocks
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
-from anyshot.models.features import describe_unreadable, embed_items, embed_pictures, read_examples, select_pictures
+from anyshot.models.features import describe_unreadable, embed_items, embed_pictures, open_examples, read_examples
 from anyshot.progress import print_message, progress
 from anyshot.tables import round_row, to_csv, write_table
 from anyshot.text import count_noun, to_one_line, to_printable
@@ -150,19 +150,24 @@ def measure_classifier(
 ) -> str:
     """Measure a classifier on labelled examples; the arguments are those of the verb."""
     classifier = load_classifier(model, options.registry())
-    choose = partial(select_splits, wanted=split, for_test=True)
-    pictures: dict[int, bytes] = {}
-    if isinstance(classifier, FewShotClassifier):
-        examples = read_examples(source, None, None, options.layout, choose, print_message)
-        result = measure_holdout(classifier, examples.features, examples.labels, examples.names)
-    else:
-        with select_pictures(source, options.layout, choose, print_message) as items:
-            result, pictures = measure_holdout_pictures(classifier, items, options.open_cache(), print_message)
+    choose, backbone = partial(select_splits, wanted=split, for_test=True), get_backbone(classifier)
+    jpegs: dict[int, bytes] = {}
+    with open_examples(source, options.layout, choose, print_message) as examples:
+        check_content(examples, source, has_features=backbone is None)
+        if backbone is not None:
+            title = f"classifying {len(examples.items)} pictures"
+            examples = embed_pictures(backbone, examples.items, options.open_cache(), title, print_message)
+            if not examples.has_features:
+                raise BadInput("none of the pictures could be read.")
+        result = measure_holdout(get_estimator(classifier), examples.features, examples.labels, examples.names)
+        if backbone is not None and out is not None:
+            mistakes = [mistake.place for mistake in result.mistakes[:MOST_MISTAKES]]
+            jpegs = make_thumbnails(read_picture(examples, backbone), mistakes)
     text = result.to_text()
     if out is not None:
         write_json(out / "test.json", result.to_dict())
         write_text(out / "test.txt", text + "\n")
-        write_text(out / "test.html", render_test(result, pictures, f"{model.name}, tested with {source.name}"))
+        write_text(out / "test.html", render_test(result, jpegs, f"{model.name}, tested with {source.name}"))
         print_message(f"open {out / 'test.html'}")
     return json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else to_printable(text)
 

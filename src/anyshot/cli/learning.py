@@ -17,7 +17,7 @@ from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.classify.keys import hash_rows
 from anyshot.cli.options import EmbedOptions, ExampleOptions, ReadOptions
 from anyshot.data.open import has_features, open_unlabelled
-from anyshot.data.source import Source, describe_notes, select_splits
+from anyshot.data.source import Source, check_content, describe_notes, select_splits
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import lock_existing
 from anyshot.inspect.corrections import Correction, apply_tables, move_example, read_corrections
@@ -92,9 +92,7 @@ def _open_to_learn(
             source = stack.enter_context(open_examples(path, options.layout, choose, print_message))
         except BadInput as error:
             raise BadInput(f"{error}{hint}") if hint and path.exists() else error from None
-        if source.has_features != (backbone is None):
-            has, needs = ("features", "pictures") if source.has_features else ("pictures", "features")
-            raise BadInput(f"{path} holds {has}, and this classifier is one of {needs}.")
+        check_content(source, path, has_features=backbone is None)
         yield apply_tables(source, examples.corrections, backbone, options.open_cache())
 
 

@@ -38,7 +38,7 @@ from anyshot.data.folders import check_folder, is_hidden, read_folder, read_tars
 from anyshot.data.layout import PackOptions, SourceOptions
 from anyshot.data.npz import read_image_npz
 from anyshot.data.pictures import FileBytes
-from anyshot.data.source import NO_FEATURES, Item, Source
+from anyshot.data.source import NO_FEATURES, Item, Source, check_content
 from anyshot.data.store import open_store
 from anyshot.data.tables import PARQUET, find_columns, read_huggingface, read_image_parquet, read_image_table
 from anyshot.errors import BadInput, as_bad_input, look_up, os_error_as_bad_input
@@ -222,9 +222,7 @@ def open_unlabelled(
     with contextlib.ExitStack() as stack:
         sources = [stack.enter_context(open_source(path, options, labelled=False)) for path in paths]
         for path, source in zip(paths, sources, strict=True):
-            if source.has_features != has_features:
-                has, needs = ("features", "pictures") if source.has_features else ("pictures", "features")
-                raise BadInput(f"{path} holds {has}, and this classifier is one of {needs}.")
+            check_content(source, path, has_features)
         with as_bad_input(ValueError, "the features of these files are not all of one shape."):
             features = np.concatenate([source.features for source in sources]) if has_features else NO_FEATURES
         yield Source(

@@ -132,6 +132,13 @@ class Source:
         return store
 
 
+def check_content(source: Source, path: Path, has_features: bool) -> None:
+    """Raise BadInput where a source has features and pictures are needed, or the other way round."""
+    if source.has_features != has_features:
+        has, needs = ("features", "pictures") if source.has_features else ("pictures", "features")
+        raise BadInput(f"{path} holds {has}, and {needs} are needed here.")
+
+
 def order_by_split(items: Sequence[Item]) -> list[int]:
     """Return the rows of items in order of split, then class; every item must have a split."""
     return sorted(range(len(items)), key=lambda row: (SPLITS.index(str(items[row].split)), items[row].class_name))
