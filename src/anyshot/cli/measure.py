@@ -101,7 +101,7 @@ def evaluate(
     message = ""
     if not protocol.shots:
         protocol, message = protocol.shrink_to_fit(codes, groups)
-    plan = Plan.load(episodes.plan, codes, names) if episodes.plan else protocol.plan(codes, names, groups)
+    plan = Plan.load(episodes.plan, codes, names, groups) if episodes.plan else protocol.plan(codes, names, groups)
     print_message(message)
     refitted = [name for name in heads if registry.head(name).estimator is not None]
     if refitted:

@@ -165,9 +165,14 @@ class Plan:
         """Write what decides the episodes, and their id, so that others can evaluate on the same ones."""
         write_json(path, {"plan": 1, **self.about()})
 
-    @classmethod
-    def load(cls, path: Path, labels: Int[np.ndarray, " image"], class_names: Sequence[str] | None = None) -> "Plan":
-        """Return a saved plan for images with these labels; its episodes are checked against its id."""
+    @staticmethod
+    def load(
+        path: Path,
+        labels: Int[np.ndarray, " image"],
+        class_names: Sequence[str] = (),
+        groups: Int[np.ndarray, " image"] | None = None,
+    ) -> "Plan":
+        """Return a saved plan for images with these labels and groups; its episodes are checked against its id."""
         saved = read_json(path)
         saved_id, names = saved.pop("id", None), {"way", "shot", "queries", "episodes", "seed"}
         if saved.pop("plan", None) != 1 or saved.keys() != names or any(type(saved[name]) is not int for name in names):
@@ -175,9 +180,9 @@ class Plan:
         drawn = saved["episodes"] * saved["way"] * (saved["shot"] + saved["queries"])
         if drawn > MOST_DRAWN:
             raise BadInput(f"{path} plans {drawn} images: a plan that is loaded may draw {MOST_DRAWN}.")
-        plan = cls(labels, **saved, class_names=class_names)
+        plan = Protocol((saved.pop("shot"),), **saved).plan(labels, class_names, groups)
         if plan.id != saved_id:
-            why = "their labels draw other episodes from its seed"
+            why = "their labels or groups draw other episodes from its seed"
             raise BadInput(f"the plan {path} was made for other examples: {why}.")
         return plan
 
