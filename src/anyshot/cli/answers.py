@@ -56,7 +56,13 @@ def predict_sources(
     else:
         answers = _classify_pictures(classifier, sources, top, options)
     noun = "image" if isinstance(classifier, ImageClassifier) else "example"
-    text = _to_table(answers, noun) if format == "table" else FORMATS[format](answers)
+    match format:
+        case "table":
+            text = _to_table(answers, noun)
+        case "csv":
+            text = _to_csv(answers)
+        case "json":
+            text = json.dumps(answers, indent=2, ensure_ascii=False) + "\n"
     if out is None:
         return text
     write_text(out, text)
@@ -133,13 +139,6 @@ def _to_csv(answers: Sequence[Answer]) -> str:
         cells = ["" if answer[column] is None else answer[column] for column in columns]
         lines.append([*cells, *(value for one in answer["best"][1:] for value in one.values())])
     return to_csv(lines)
-
-
-def _to_json(answers: Sequence[Answer]) -> str:
-    return json.dumps(answers, indent=2, ensure_ascii=False) + "\n"
-
-
-FORMATS = {"csv": _to_csv, "json": _to_json}
 
 
 # ------------------------------------------------------------------------------------------------------- test, advise

@@ -167,8 +167,7 @@ def add_examples(
 
 def _as_labels(estimator: FewShotClassifier, names: Sequence[str]) -> list[Any]:
     """Return names as labels of the type that the classifier has."""
-    labels = {str(label): label for label in estimator.classes_}
-    dtype = estimator.classes_.dtype
+    labels, dtype = _labels_by_name(estimator), estimator.classes_.dtype
     if dtype.kind == "U":
         return list(names)
     for name in names:
@@ -213,7 +212,7 @@ def remove_classes_or_examples(
 
     def remove(classifier: Classifier) -> str:
         if corrections:
-            decisions = [one for table in corrections for one in read_corrections(table)]
+            decisions = [one for table in corrections for one in read_corrections(table) if one.decision != "keep"]
             return _correct(classifier, decisions, examples, options.open_cache())
         if examples:
             return _remove_examples(classifier, examples, of, options.open_cache())
@@ -233,18 +232,15 @@ def _correct(
 ) -> str:
     """Drop and relabel examples that a classifier has learned, found by their keys or among the pictures of sources."""
     backbone = get_backbone(classifier)
-    sources_read = [read_examples(source, backbone, cache, say=print_message) for source in sources]
-    pairs = [(item, x) for one in sources_read for item, x in zip(one.items, one.features, strict=True)]
-    rows = {item.name: x for item, x in pairs}
-    changed = {(one.path, one.label) for one in corrections if one.decision != "keep"}
-    rest = [(item, x) for item, x in pairs if (item.name, item.class_name) not in changed]
-    unchanged = {(int(hash_rows(x[None])[0]), item.class_name) for item, x in rest}
+    parts = [read_examples(source, backbone, cache, say=print_message) for source in sources]
+    rows = [row for one in parts for row in zip(one.items, hash_rows(one.features).tolist(), one.features, strict=True)]
+    by_path = {item.name: (key, x) for item, key, x in rows}
+    changed = {(one.path, one.label) for one in corrections}
+    unchanged = {(key, item.class_name) for item, key, _ in rows if (item.name, item.class_name) not in changed}
     counts = {"drop": 0, "relabel": 0}
     for one in corrections:
-        if one.decision == "keep":
-            continue
-        label, x = look_up("class", one.label, _labels_by_name(classifier)), rows.get(one.path)
-        key = int(hash_rows(x[None])[0] if x is not None else int(one.key or "0", 16))
+        label = look_up("class", one.label, _labels_by_name(classifier))
+        key, x = by_path.get(one.path, (int(one.key or "0", 16), None))
         if one.decision == "drop" and (key, one.label) in unchanged:  # a copy of an example that stays: they are one
             continue
         counts[one.decision] += 1
