@@ -9,7 +9,7 @@ from anyshot import BadInput, evaluate
 from anyshot.data.store import write_store
 from anyshot.measure.engine import compute_recalls
 from anyshot.measure.evaluate import evaluate_store
-from anyshot.measure.plan import GroupedPlan, Plan
+from anyshot.measure.plan import Plan
 from anyshot.models.heads import HEADS
 from anyshot.models.law import BoundHead
 
@@ -125,7 +125,7 @@ def test_plans_are_shared_by_file(tmp_path):
     with pytest.raises(BadInput, match="not a saved plan"):
         Plan.load(tmp_path / "other.json", codes)
     groups = np.arange(len(codes)) // 2
-    grouped = GroupedPlan(codes, 4, 8, 6, 50, seed=9, group=groups)
+    grouped = Plan(codes, 4, 8, 6, 50, seed=9, group=groups)
     grouped.save(tmp_path / "grouped.json")
     assert Plan.load(tmp_path / "grouped.json", codes, groups=groups).id == grouped.id
     with pytest.raises(BadInput, match="groups draw other episodes"):

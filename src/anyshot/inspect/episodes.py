@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 
 from anyshot.errors import BadInput
 from anyshot.inspect.case import AdviceCase, HeldOut
-from anyshot.measure.plan import GroupedPlan, Plan
+from anyshot.measure.plan import Plan
 from anyshot.text import count_noun, list_first
 
 SHOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # shots that are measured, as far as the examples reach
@@ -121,9 +121,8 @@ def _draw_from(
         queries = max(1, min(MOST_QUERIES, int(counts.min()) // 4))
         if case.groups.evidence:
             options = {"group": case.groups.group[rows]}
-            queries = min(queries, GroupedPlan(labels, way, 1, 1, **options).most_queries)
-    arguments = (labels, way, 1, queries, case.episodes, case.seed, names)
-    plan = GroupedPlan(*arguments, **options) if options else Plan(*arguments)
+            queries = min(queries, Plan(labels, way, 1, 1, **options).most_queries)
+    plan = Plan(labels, way, 1, queries, case.episodes, case.seed, names, **options)
     shots = [shot for shot in SHOTS if shot <= plan.feasible.min()]
     pool = EpisodePool(int(np.median(counts)), len(classes), way, queries, query_count)
     return EpisodeSource(features, replace(plan, shot=shots[-1]), shots, pool, doubts)
