@@ -96,7 +96,7 @@ def evaluate(
     check_kind(source, embedder)
     part = source.part(split)
     names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
-    groups = number_groups(part.named_groups, codes)
+    groups = number_groups(part.groups, codes)
     protocol = Protocol(episodes.shots, way or len(names), episodes.queries, episodes.episodes, episodes.seed)
     message = ""
     if not protocol.shots:
