@@ -389,6 +389,21 @@ def test_a_folder_that_another_makes_meanwhile_is_locked_before_it_is_replaced(s
     assert (done.code, "another process is writing new" in done.err) == (2, True)
 
 
+def test_features_of_another_shape_are_bad_input(saved, monkeypatch):
+    np.savez("wide.npz", features=np.ones((4, 99), np.float32), labels=["a", "a", "b", "b"])
+    for command, words in (
+        ("predict made", "there are no examples to classify"),
+        ("predict made wide.npz", "X has 99 features"),
+        ("predict made x.npz wide.npz", "not all of one shape"),
+        ("test made wide.npz", "X has 99 features"),
+        ("add made wide.npz", "X has 99 features"),
+        ("remove made --examples wide.npz", "X has 99 features"),
+        ("remove made --examples x.npz wide.npz", "not all of one shape"),
+    ):
+        done = run(f"anyshot {command}", monkeypatch)
+        assert (done.code, words in done.err) == (2, True), done.err
+
+
 def test_a_failed_verb_leaves_no_folder_behind(saved, monkeypatch):
     assert run("anyshot add made nowhere.npz -o new", monkeypatch).code == 2
     assert not Path("new").exists()

@@ -51,6 +51,8 @@ def predict_sources(
         raise BadInput(f"the likeliest {top} classes cannot be shown: name a number from 1.")
     classifier = load_classifier(model, options.registry())
     if isinstance(classifier, FewShotClassifier):
+        if not sources:
+            raise BadInput("there are no examples to classify: give files of features.")
         with open_unlabelled(sources, options.layout, has_features=True) as examples:
             answers = list(_answer(classifier, examples.names, examples.features, top))
     else:
