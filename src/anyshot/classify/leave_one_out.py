@@ -58,16 +58,13 @@ class LeaveOneOutAccuracy:
     @property
     def sentences(self) -> str:
         """The accuracy in words, and why it is optimistic."""
-        subject, verb = "these examples", "is" if self.examples == 1 else "are"
+        subject, singles = "these examples", ""
         if self.singles:
             subject = f"{count_noun(self.examples, 'example')} of {count_noun(self.classes, 'class')}"
-        text = f"Left out and asked as if they were new, {self.alone:.1%} of {subject} {verb} recognised."
-        if self.singles:
             they_are = "it is" if self.singles == 1 else "these are"
-            text += (
-                f" {count_noun(self.singles, 'class', 'has')} a single example: {they_are} not in this number, for "
-                "want of another."
-            )
+            classes = count_noun(self.singles, "class", "has")
+            singles = f" {classes} a single example: {they_are} not in this number, for want of another."
+        text = f"Left out and asked as if they were new, {self.alone:.1%} of {subject} are recognised.{singles}"
         if self.in_groups is not None:
             text += (
                 f" {self.members} of them are in {count_noun(self.groups, 'group')} {self._describe_groups()}, whose "

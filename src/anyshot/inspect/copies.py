@@ -86,8 +86,9 @@ def find_copies(
     limit = max(limit, rounding)
     nearest = sorted(relative.items(), key=lambda row: row[1])
     pairs = [(pair, square) for pair, (_, square) in nearest if square <= limit]
-    if picture is None:
+    if picture is None or not pairs:
         progress(1.0)
+    if picture is None:
         copies = [(*pair, float(1 - square / max(usual.distance, limit))) for pair, square in pairs]
     else:
         copies = _compare(pairs[:MOST_PAIRS], rounding, picture, progress)
@@ -111,8 +112,6 @@ def _compare(
             if similarity >= COPY_SIMILARITY:
                 copies.append((one, other, similarity))
             progress(1 / len(pairs))
-    if not pairs:
-        progress(1.0)
     return copies
 
 

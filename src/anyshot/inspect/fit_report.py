@@ -83,7 +83,7 @@ class FitReport:
         """Return how accurate a classifier is, as far as its own examples tell, or why they do not tell it."""
         coverage = classifier.coverage_
         if coverage is None or len(classifier.classes_) < 2:
-            return self._explain_unknown(classifier)
+            return _explain_unknown(classifier)
         accuracy = LeaveOneOutAccuracy(coverage.accuracy_of_all)
         if self._batches is not None:  # the number that `anyshot advise` gives for the same head and examples
             features, *columns = zip(*self._batches, strict=True)
@@ -100,25 +100,25 @@ class FitReport:
         unknown = _describe_single_groups(classifier)
         return f"{accuracy.sentences} {test} {describe_calibration(*errors)}; {accepted}.{unknown}"
 
-    @staticmethod
-    def _explain_unknown(classifier: FewShotClassifier) -> str:
-        """Say why nothing is known of a classifier's accuracy; empty where no exemplars are kept, or for one class."""
-        if len(classifier.classes_) < 2 or not len(classifier.support_.exemplars.keys):
-            return ""
-        counts, exemplar_counts = classifier.support_.counts, classifier.support_.exemplar_counts
-        if (exemplar_counts < counts).any():
-            return (
-                "How accurate it is cannot be told: the examples that it keeps of a class all belong together, and "
-                "nothing is left to recognise them by. Keep more than "
-                f"{int(exemplar_counts.max())} of a class (--keep). Until then its probabilities are a guess, and it "
-                "never says none of these."
-            )
-        what = "example" if int(counts.max()) == 1 else "group of examples that belong together"
+
+def _explain_unknown(classifier: FewShotClassifier) -> str:
+    """Say why nothing is known of a classifier's accuracy; empty where no exemplars are kept, or for one class."""
+    if len(classifier.classes_) < 2 or not len(classifier.support_.exemplars.keys):
+        return ""
+    counts, exemplar_counts = classifier.support_.counts, classifier.support_.exemplar_counts
+    if (exemplar_counts < counts).any():
         return (
-            f"How accurate it is cannot be told from these examples: every class has a single {what}, and nothing is "
-            "left to recognise it by. Until there are two, its probabilities are a guess, and it never says none of "
-            "these."
+            "How accurate it is cannot be told: the examples that it keeps of a class all belong together, and "
+            "nothing is left to recognise them by. Keep more than "
+            f"{int(exemplar_counts.max())} of a class (--keep). Until then its probabilities are a guess, and it "
+            "never says none of these."
         )
+    what = "example" if int(counts.max()) == 1 else "group of examples that belong together"
+    return (
+        f"How accurate it is cannot be told from these examples: every class has a single {what}, and nothing is "
+        "left to recognise it by. Until there are two, its probabilities are a guess, and it never says none of "
+        "these."
+    )
 
 
 def _describe_single_groups(classifier: FewShotClassifier) -> str:

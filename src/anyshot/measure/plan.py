@@ -150,10 +150,9 @@ class Plan:
             return self._counts - self.queries
         feasible = self._counts.copy()
         for place, groups in enumerate(self._groups):
-            sizes = sorted((len(group) for group in groups), reverse=True)
-            others = sum(sizes[1:])
-            feasible[place] -= min(self.queries - 1 + max(sizes[1:], default=0), others)
-            feasible[place] *= others >= self.queries
+            *others, _ = sorted(map(len, groups))
+            feasible[place] -= min(self.queries - 1 + max(others, default=0), sum(others))
+            feasible[place] *= sum(others) >= self.queries
         return feasible
 
     @cached_property

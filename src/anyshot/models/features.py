@@ -133,8 +133,9 @@ def describe_unreadable(reasons: Sequence[str], limit: int = 10) -> str:
     if not reasons:
         return ""
     more = [f"  and {len(reasons) - limit} more."] if len(reasons) > limit else []
-    files = "file" if len(reasons) == 1 else "files"
-    return "\n".join([f"Left out, {len(reasons)} {files}:", *(f"  {why}" for why in reasons[:limit]), *more])
+    return "\n".join(
+        [f"Left out, {count_noun(len(reasons), 'file')}:", *(f"  {why}" for why in reasons[:limit]), *more]
+    )
 
 
 def as_packing_embedding(embedder: Embedder, cache: FeatureCache | None = None) -> Embedding:
