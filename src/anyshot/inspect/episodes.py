@@ -1,7 +1,6 @@
 """Episodes for advice: what they are drawn from, and how well their accuracies are known."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -108,21 +107,20 @@ def _draw_from(
     labels = np.searchsorted(classes, case.labels[rows])
     features = case.features if rows.all() else case.features[torch.from_numpy(rows)]  # all may stay on a disk
     counts, way = case.counts[classes], len(classes) if case.way == "all" else case.way
-    names, query_count = [case.class_names[place] for place in classes], None
-    options: dict[str, Any] = {}
+    names, group, is_query, query_count = [case.class_names[place] for place in classes], None, None, None
     if held_out is not None:
         query_rows = np.isin(held_out.codes, classes)
         query_labels = np.searchsorted(classes, held_out.codes[query_rows])
         features = torch.cat([features, held_out.features[torch.from_numpy(query_rows)]])
         labels, query_count = np.concatenate([labels, query_labels]), len(query_labels)
         queries = min(MOST_QUERIES, int(np.bincount(query_labels).min()))
-        options = {"held_out": np.arange(len(labels)) >= len(labels) - query_count}
+        is_query = np.arange(len(labels)) >= len(labels) - query_count
     else:
         queries = max(1, min(MOST_QUERIES, int(counts.min()) // 4))
         if case.groups.evidence:
-            options = {"group": case.groups.group[rows]}
-            queries = min(queries, Plan(labels, way, 1, 1, **options).most_queries)
-    plan = Plan(labels, way, 1, queries, case.episodes, case.seed, names, **options)
+            group = case.groups.group[rows]
+            queries = min(queries, Plan(labels, way, 1, 1, group=group).most_queries)
+    plan = Plan(labels, way, 1, queries, case.episodes, case.seed, names, group=group, held_out=is_query)
     shots = [shot for shot in SHOTS if shot <= plan.feasible.min()]
     pool = EpisodePool(int(np.median(counts)), len(classes), way, queries, query_count)
     return EpisodeSource(features, replace(plan, shot=shots[-1]), shots, pool, doubts)
