@@ -46,7 +46,7 @@ from anyshot.inspect.gains import forecast_gains
 from anyshot.inspect.labels import rank_suspects
 from anyshot.measure.evaluate import evaluate
 from anyshot.measure.groups import Groups, find_groups
-from anyshot.measure.plan import GroupedPlan, Plan
+from anyshot.measure.plan import Plan
 from anyshot.models.embedders import load_embedder
 
 CONV4 = "cub32-conv4-cosine-proto-16shot"
@@ -172,7 +172,7 @@ def _one_forecast(
     right = evaluate(source.features, source.plan.labels, head, source.shots, plan=source.plan).accuracies(head) / 100
     steps = [images, 2 * images]
     if kind == IN_BURSTS:
-        plan: Plan = GroupedPlan(owner, way, 1, 1, episodes, 1, names, group=find_groups(x[every], owner).group)
+        plan = Plan(owner, way, 1, 1, episodes, 1, names, group=find_groups(x[every], owner).group)
         steps = [min(step, int(plan.feasible.min())) for step in steps]
         plan = replace(plan, shot=steps[-1])
     elif kind == OTHER_DAYS:
@@ -180,7 +180,7 @@ def _one_forecast(
         every, owner = np.concatenate([every, mine]), np.concatenate([owner, owners])
         is_asked = np.repeat([False, True], [len(every) - len(mine), len(mine)])
         fewest = min(16, min(len(one) for one in asked))
-        plan = GroupedPlan(owner, way, steps[-1], fewest, episodes, 1, names, held_out=is_asked)
+        plan = Plan(owner, way, steps[-1], fewest, episodes, 1, names, held_out=is_asked)
     else:
         later = min(min(len(mine) for mine in places) - 2 * images, 16)
         plan = Plan(owner, way, steps[-1], later, episodes, 1, names)

@@ -85,6 +85,11 @@ def locked(folder: Path, *, is_reentrant: bool = False) -> Iterator[None]:
         os.close(descriptor)
 
 
+def lock_existing(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Return the lock of a folder that will be read and then written; a new folder is locked when it is written."""
+    return locked(folder) if folder.is_dir() else contextlib.nullcontext()
+
+
 def move_into_place(new: Path, path: Path) -> None:
     """Flush a file or folder to disk and rename it to `path`, where nothing exists yet."""
     _fsync_tree(new)

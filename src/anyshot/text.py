@@ -23,10 +23,11 @@ def to_printable(text: str) -> str:
     return "\n".join(map(to_one_line, text.split("\n")))
 
 
-def count_noun(count: int, noun: str) -> str:
-    """Return a count with its noun: 1 class, 2 classes, 1 example."""
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    return f"{count} {noun if count == 1 else plural}"
+def count_noun(count: int, noun: str, verb: str = "") -> str:
+    """Return a count with its noun, and a verb if one is given: 1 class, 2 classes, 1 class is, 2 classes are."""
+    if count != 1:
+        noun, verb = f"{noun}es" if noun.endswith("s") else f"{noun}s", {"is": "are", "has": "have"}.get(verb, verb)
+    return f"{count} {noun} {verb}".rstrip()
 
 
 def list_first(words: Sequence[str], limit: int = 3) -> str:

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -438,12 +439,28 @@ def test_a_folder_that_another_makes_meanwhile_is_locked_before_it_is_replaced(s
         def load_slowly(*given):
             loaded = load(*given)
             loaded.save("new")
-            stack.enter_context(locked(Path("new")))
+            other = stack.enter_context(ThreadPoolExecutor(1))  # a thread may take its own lock again
+            other.submit(stack.enter_context, locked(Path("new"))).result()
             return loaded
 
         monkeypatch.setattr(FewShotClassifier, "load", load_slowly)
         done = run("anyshot add made x.npz -o new", monkeypatch)
     assert (done.code, "another process is writing new" in done.err) == (2, True)
+
+
+def test_features_of_another_shape_are_bad_input(saved, monkeypatch):
+    np.savez("wide.npz", features=np.ones((4, 99), np.float32), labels=["a", "a", "b", "b"])
+    for command, words in (
+        ("predict made", "there are no examples to classify"),
+        ("predict made wide.npz", "X has 99 features"),
+        ("predict made x.npz wide.npz", "not all of one shape"),
+        ("test made wide.npz", "X has 99 features"),
+        ("add made wide.npz", "X has 99 features"),
+        ("remove made --examples wide.npz", "X has 99 features"),
+        ("remove made --examples x.npz wide.npz", "not all of one shape"),
+    ):
+        done = run(f"anyshot {command}", monkeypatch)
+        assert (done.code, words in done.err) == (2, True), done.err
 
 
 def test_a_failed_verb_leaves_no_folder_behind(saved, monkeypatch):

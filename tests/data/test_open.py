@@ -16,7 +16,7 @@ from PIL import Image
 from anyshot import BadInput
 from anyshot.data.benchmarks import published_splits
 from anyshot.data.layout import SourceOptions
-from anyshot.data.open import find_kind, open_pictures, open_source
+from anyshot.data.open import find_kind, open_source, open_unlabelled
 from anyshot.data.pack import pack
 from anyshot.data.pictures import capture_time
 from anyshot.data.source import Item, describe_source
@@ -94,7 +94,7 @@ def test_an_option_that_does_not_apply_is_told(tmp_path):
         words = describe_source(source, tmp_path / "photos")
     assert "--label-column is not used" in words
     assert "--depth is not used" not in words
-    with open_pictures([tmp_path / "photos"], SourceOptions(path_column="x")) as source:
+    with open_unlabelled([tmp_path / "photos"], SourceOptions(path_column="x")) as source:
         assert "--path-column is not used" in source.notes[0]
 
 
@@ -152,7 +152,7 @@ def test_pictures_to_be_classified_need_no_labels(tmp_path, form, monkeypatch):
     for name, module in list(sys.modules.items()):  # stand-ins of other tests, which datasets would trip over
         if name.split(".")[0] in ("torchvision", "pandas") and getattr(module, "__spec__", None) is None:
             monkeypatch.delitem(sys.modules, name)
-    with open_pictures([form(tmp_path)]) as source:
+    with open_unlabelled([form(tmp_path)]) as source:
         assert [item.class_name for item in source.items] == ["", ""]
         assert len(source.items[0].read())
 

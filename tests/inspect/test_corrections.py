@@ -329,6 +329,14 @@ def test_strangers_are_told_and_left_out_of_the_labels(browser, tmp_path):
     assert said == []
 
 
+def test_unlabelled_pictures_of_an_archive_are_on_the_page(photos, monkeypatch):
+    shutil.make_archive("unlabelled", "zip", "photos")
+    options = "--model run --episodes 5 --heads cosine-proto --unlabelled unlabelled.zip -o advice"
+    done = run(f"anyshot advise photos {options}", monkeypatch)
+    assert done.code == 0, done.err
+    assert Path("advice/label-next.html").read_text().count("data:image") == len(list(Path("photos").rglob("*.png")))
+
+
 @needs_browser
 def test_labels_of_the_page_are_a_table_of_pictures(browser, photos, monkeypatch):
     pictures(photos / "new", images=4, seed=9)

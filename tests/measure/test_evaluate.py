@@ -124,6 +124,12 @@ def test_plans_are_shared_by_file(tmp_path):
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(BadInput, match="not a saved plan"):
         Plan.load(tmp_path / "other.json", codes)
+    groups = np.arange(len(codes)) // 2
+    grouped = Plan(codes, 4, 8, 6, 50, seed=9, group=groups)
+    grouped.save(tmp_path / "grouped.json")
+    assert Plan.load(tmp_path / "grouped.json", codes, groups=groups).id == grouped.id
+    with pytest.raises(BadInput, match="groups draw other episodes"):
+        Plan.load(tmp_path / "grouped.json", codes)
 
 
 @pytest.mark.parametrize(

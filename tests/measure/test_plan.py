@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyshot import BadInput
-from anyshot.measure.plan import GroupedPlan, Plan
+from anyshot.measure.plan import Plan
 from anyshot.train.batches import training_batches
 
 COUNTS = st.lists(st.integers(6, 20), min_size=2, max_size=8)
@@ -44,8 +44,8 @@ def test_support_and_queries_are_of_other_moments(counts, size, seed, data):
     held_out = rank % 2 == 0
     for more in ({"group": group}, {"held_out": held_out}):
         queries = data.draw(st.integers(1, 2))
-        shot = int(GroupedPlan(labels, 2, 1, queries, 5, seed, **more).feasible.min())
-        plan = GroupedPlan(labels, 2, shot, queries, 5, seed, **more)
+        shot = int(Plan(labels, 2, 1, queries, 5, seed, **more).feasible.min())
+        plan = Plan(labels, 2, shot, queries, 5, seed, **more)
         draw = plan.draw(0, 5)
         assert draw.support.shape == (5, 2, shot)
         images = np.concatenate([draw.support, draw.query], -1)
@@ -61,7 +61,7 @@ def test_support_and_queries_are_of_other_moments(counts, size, seed, data):
         for whole, piece in zip(draw, plan.draw(2, 5), strict=True):
             np.testing.assert_array_equal(whole[2:], piece)
         with pytest.raises(BadInput, match="largest feasible shot"):
-            GroupedPlan(labels, 2, shot + 30, queries, 5, seed, **more)
+            Plan(labels, 2, shot + 30, queries, 5, seed, **more)
 
 
 def test_draws_are_even():

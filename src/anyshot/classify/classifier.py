@@ -354,7 +354,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 raise BadInput(f"features have at least one position, not {self.positions}.")
             self.positions_ = self.positions or (int(X.shape[1]) if getattr(X, "ndim", 2) == 3 else 1)
         rows, labels = self._flatten(X), np.asarray(y) if isinstance(y, list) else y
-        rows, labels = validate_data(self, rows, labels, reset=is_fresh, dtype=FLOATS)
+        rows, labels = self._validate(rows, labels, reset=is_fresh)
         if labels.dtype.kind not in "iubU":  # The check is slow, and values of these types always pass it.
             check_classification_targets(labels)
         if labels.dtype == object and all(isinstance(label, str) for label in labels):
@@ -364,9 +364,16 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def _check_rows(self, X: Any) -> FeatureRows:
         check_is_fitted(self)
-        rows = validate_data(self, self._flatten(X), reset=False, dtype=FLOATS)
+        rows = self._validate(self._flatten(X), reset=False)
         _check_scale(rows)
         return rows
+
+    def _validate(self, *arrays: Any, reset: bool) -> Any:
+        """Check arrays as scikit-learn does; what it refuses is bad input, such as rows of another length."""
+        try:
+            return validate_data(self, *arrays, reset=reset, dtype=FLOATS)
+        except ValueError as error:
+            raise BadInput(str(error)) from error
 
     def _flatten(self, X: Any) -> Any:
         """Return 2-d rows of 3-d features "image position channel", and X unchanged where it is anything else."""

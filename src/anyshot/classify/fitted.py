@@ -91,7 +91,7 @@ class FittedState:
     def groups(self) -> Int[np.ndarray, " exemplar"]:
         """The group of each exemplar of the sample, counted from 0: given by the user, or near-copies by features."""
         exemplars = self.sample[0].exemplars
-        return find_groups(exemplars.vectors, exemplars.class_index, given=exemplars.groups.tolist()).group
+        return find_groups(exemplars.vectors, exemplars.class_index, group_names=exemplars.groups.tolist()).group
 
     @cached_property
     def remaining_counts(self) -> Int[np.ndarray, " exemplar"]:

@@ -19,13 +19,13 @@ from anyshot.classify.files import has_backbone, load_image_folder, save_folder
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.support import Support
 from anyshot.data.pictures import capture_time
-from anyshot.data.source import Item, select_splits
+from anyshot.data.source import Item, check_content, select_splits
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.measure.groups import MOST_EXAMPLES, name_bursts, parse_time
 from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import map_in_threads
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embed, Embedder, load_embedder
-from anyshot.models.features import EmbeddedItem, embed_items, select_pictures
+from anyshot.models.features import EmbeddedItem, embed_items, open_examples
 from anyshot.models.model import Model
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import OnProgress, no_progress
@@ -129,8 +129,9 @@ class ImageClassifier:
         if labels is None:
             if not isinstance(images, str | Path):
                 raise BadInput("pictures need labels: give one for each picture, or a folder of class folders.")
-            with select_pictures(Path(images), choose=partial(select_splits, wanted=(), for_test=False)) as items:
-                unread = self.learn(items, [item.class_name for item in items], progress, cache, groups=groups)
+            with open_examples(Path(images), choose=partial(select_splits, wanted=(), for_test=False)) as source:
+                check_content(source, Path(images), has_features=False)
+                unread = self.learn(source.items, source.labels, progress, cache, groups=groups)
             for why in unread:
                 warnings.warn(f"left out: {why}", stacklevel=2)
             return self
@@ -213,8 +214,10 @@ class ImageClassifier:
     ) -> None:
         """Learn from pictures by their features, and make thumbnails of the exemplars among them."""
         self.classifier.partial_fit(features, labels, groups=groups)
+        rows = list(zip(hash_rows(features).tolist(), labels.tolist(), examples, strict=True))
+        self.confirmed |= {(key, label) for key, label, one in rows if one.item.is_confirmed}
         missing = self.classifier.exemplar_keys() - self.thumbnails.keys()
-        new = {key: one for key, one in zip(hash_rows(features).tolist(), examples, strict=True) if key in missing}
+        new = {key: one for key, _, one in rows if key in missing}
         self._select_thumbnails(dict(zip(new, map_in_threads(self._make_thumbnail, new.values()), strict=True)))
 
     def _select_thumbnails(self, *more: Mapping[int, bytes]) -> None:

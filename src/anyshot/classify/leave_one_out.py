@@ -48,25 +48,23 @@ class LeaveOneOutAccuracy:
 
     def _describe_groups(self) -> str:
         """Say of what kind the groups are, and how they were found."""
-        if self.evidence == (NAMED,):
-            return "that you named"
-        found = [kind for kind in self.evidence if kind != NAMED]
-        # Vectors that are near each other may be of a text or a sound: only times and file names tell of moments.
-        kinds = "of near-copies" if found == [NEAR_VECTORS] else "of near-copies or of one moment"
-        named = "that you named or " if NAMED in self.evidence else ""
-        return f"{named}{kinds} (found by {' and '.join(found)})"
+        kinds = ["that you named"] if NAMED in self.evidence else []
+        if signs := [sign for sign in self.evidence if sign != NAMED]:
+            # Vectors that are near each other may be of a text or a sound: only times and file names tell of moments.
+            examples = "of near-copies" if signs == [NEAR_VECTORS] else "of near-copies or of one moment"
+            kinds.append(f"{examples} (found by {' and '.join(signs)})")
+        return " or ".join(kinds)
 
     @property
     def sentences(self) -> str:
         """The accuracy in words, and why it is optimistic."""
-        counted = f"{count_noun(self.examples, 'example')} of {count_noun(self.classes, 'class')}"
-        these, verb = (counted if self.singles else "these examples"), "is" if self.examples == 1 else "are"
-        text = f"Left out and asked as if they were new, {self.alone:.1%} of {these} {verb} recognised."
+        subject, singles = "these examples", ""
         if self.singles:
-            has = (
-                "class has a single example: it is" if self.singles == 1 else "classes have a single example: these are"
-            )
-            text += f" {self.singles} {has} not in this number, for want of another."
+            subject = f"{count_noun(self.examples, 'example')} of {count_noun(self.classes, 'class')}"
+            they_are = "it is" if self.singles == 1 else "these are"
+            classes = count_noun(self.singles, "class", "has")
+            singles = f" {classes} a single example: {they_are} not in this number, for want of another."
+        text = f"Left out and asked as if they were new, {self.alone:.1%} of {subject} are recognised.{singles}"
         if self.in_groups is not None:
             text += (
                 f" {self.members} of them are in {count_noun(self.groups, 'group')} {self._describe_groups()}, whose "
@@ -107,16 +105,18 @@ def leave_out(head: BoundHead, vectors: Vectors, labels: Labels, groups: Groups)
     scores = _score_left_out(head, vectors, labels, np.arange(len(labels)))
     counts = np.bincount(labels)
     several = counts[counts > 1]
-    n_examples, n_single = int(several.sum()), int((counts == 1).sum())
-    alone = _accuracy(scores, labels)
-    accuracy = LeaveOneOutAccuracy(alone, examples=n_examples, classes=len(several), singles=n_single)
-    if not groups.count:
-        return LeaveOneOutScores(scores, labels, accuracy)
-    scores = _score_left_out(head, vectors, labels, groups.group)
-    in_groups = None if np.isnan(scores).all() else _accuracy(scores, labels)
-    accuracy = replace(
-        accuracy, in_groups=in_groups, groups=groups.count, members=groups.members, evidence=groups.evidence
+    accuracy = LeaveOneOutAccuracy(
+        _accuracy(scores, labels),
+        examples=int(several.sum()),
+        classes=len(several),
+        singles=int((counts == 1).sum()),
     )
+    if groups.count:
+        scores = _score_left_out(head, vectors, labels, groups.group)
+        in_groups = None if np.isnan(scores).all() else _accuracy(scores, labels)
+        accuracy = replace(
+            accuracy, in_groups=in_groups, groups=groups.count, members=groups.members, evidence=groups.evidence
+        )
     return LeaveOneOutScores(scores, labels, accuracy)
 
 

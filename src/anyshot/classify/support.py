@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Int, Shaped, UInt64
 
 from anyshot.classify.keys import Keys, hash_label
 from anyshot.errors import BadInput
+from anyshot.measure.groups import blocks
 
 MOST_EXEMPLARS = 32_768  # of all classes together: more would hardly change a scale, a threshold or an accuracy
 MOST_RECENT = 512  # classes that a support may have beside its base (`Support.recent`)
@@ -222,7 +223,7 @@ class Support:
         """The sum over examples of the outer product of (vector - mean of its class) with itself."""
         if not self.has_scatter:
             return None
-        roots = (self.sums[part] / np.sqrt(self.counts[part])[:, None] for part in _parts(len(self)))
+        roots = (self.sums[part] / np.sqrt(self.counts[part])[:, None] for part in blocks(len(self), PART))
         return _freeze(np.asarray(self.rest_moment + _moment(self.exemplars.vectors) - sum(map(_moment, roots))))
 
     def get(self, label: Any) -> ClassExamples | None:
@@ -477,7 +478,7 @@ def _many_classes() -> int:
 
 def _moment(vectors: Vectors | Sequence[Vector], *moments: Matrix | float) -> Matrix | float:
     """Return the sum over vectors of the outer product of each with itself, and of other such sums; 0 for nothing."""
-    rows = (np.asarray(vectors[part]) for part in _parts(len(vectors)))
+    rows = (np.asarray(vectors[part]) for part in blocks(len(vectors), PART))
     # One more example is one vector: for it a matrix product takes twice as long, and copies of the sum cost time too.
     products = (part.T * part if len(part) == 1 else part.T @ part for part in rows)
     total: Matrix | float = next(products, 0.0)
@@ -495,11 +496,6 @@ def _scatter_of_exemplars(classes: Sequence[ClassExamples]) -> Matrix | float:
     """Return the sum over exemplars of their outer products, less what the means of the classes contribute."""
     vectors = [exemplar.vector for one in classes for exemplar in one.exemplars.values()]
     return _moment(vectors) - _moment([one.sum / one.count**0.5 for one in classes])
-
-
-def _parts(count: int) -> list[slice]:
-    """Return slices of PART rows that cover `count` rows."""
-    return [slice(start, start + PART) for start in range(0, count, PART)]
 
 
 def _freeze(array: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,29 +18,23 @@ from scipy.special import softmax
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.cli.classifiers import CurveOptions
-from anyshot.cli.learning import load_features_model
+from anyshot.cli.learning import get_backbone, get_estimator, load_features_model
 from anyshot.cli.options import ExampleOptions, ReadOptions, parse_way
-from anyshot.data.open import has_features, open_pictures, read_vectors
-from anyshot.data.source import Source, describe_notes, select_splits
+from anyshot.data.open import has_features, open_unlabelled
+from anyshot.data.source import Source, check_content, describe_notes, select_splits
 from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
 from anyshot.inspect.advice import Advice, advise
 from anyshot.inspect.case import AdviceOptions, heads_for
-from anyshot.inspect.corrections import (
-    Correction,
-    apply_corrections,
-    describe_corrections,
-    find_confirmed,
-    read_corrections,
-)
-from anyshot.inspect.holdout import measure_holdout, measure_holdout_pictures
+from anyshot.inspect.corrections import apply_tables
+from anyshot.inspect.holdout import MOST_MISTAKES, measure_holdout
 from anyshot.inspect.pages import render_advice, render_ranking, render_test
 from anyshot.inspect.pictures import describe_pictures, make_thumbnails, read_picture
 from anyshot.inspect.sections import as_text
 from anyshot.inspect.unlabelled import describe_ranking, rank_unlabelled
 from anyshot.machine import release_large_blocks
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
-from anyshot.models.features import describe_unreadable, embed_items, embed_pictures, read_examples, select_pictures
+from anyshot.models.features import describe_unreadable, embed_items, embed_pictures, open_examples, read_examples
 from anyshot.progress import print_message, progress
 from anyshot.tables import round_row, to_csv, write_table
 from anyshot.text import count_noun, to_one_line, to_printable
@@ -58,12 +53,20 @@ def predict_sources(
         raise BadInput(f"the likeliest {top} classes cannot be shown: name a number from 1.")
     classifier = load_classifier(model, options.registry())
     if isinstance(classifier, FewShotClassifier):
-        parts = [read_vectors(source, options.layout) for source in sources]
-        answers = [one for part in parts for one in _answer(classifier, part.names, part.features, top)]
+        if not sources:
+            raise BadInput("there are no examples to classify: give files of features.")
+        with open_unlabelled(sources, options.layout, has_features=True) as examples:
+            answers = list(_answer(classifier, examples.names, examples.features, top))
     else:
         answers = _classify_pictures(classifier, sources, top, options)
     noun = "image" if isinstance(classifier, ImageClassifier) else "example"
-    text = _to_table(answers, noun) if format == "table" else FORMATS[format](answers)
+    match format:
+        case "table":
+            text = _to_table(answers, noun)
+        case "csv":
+            text = _to_csv(answers)
+        case "json":
+            text = json.dumps(answers, indent=2, ensure_ascii=False) + "\n"
     if out is None:
         return text
     write_text(out, text)
@@ -75,7 +78,7 @@ def _classify_pictures(
 ) -> list[Answer]:
     answers: list[Answer] = []
     unreadable: list[str] = []
-    with open_pictures(sources, options.layout) as pictures:
+    with open_unlabelled(sources, options.layout) as pictures:
         items = pictures.items
         if not items:
             raise BadInput("there are no pictures to classify: give files, or folders with pictures in them.")
@@ -142,13 +145,6 @@ def _to_csv(answers: Sequence[Answer]) -> str:
     return to_csv(lines)
 
 
-def _to_json(answers: Sequence[Answer]) -> str:
-    return json.dumps(answers, indent=2, ensure_ascii=False) + "\n"
-
-
-FORMATS = {"csv": _to_csv, "json": _to_json}
-
-
 # ------------------------------------------------------------------------------------------------------- test, advise
 
 
@@ -157,19 +153,24 @@ def measure_classifier(
 ) -> str:
     """Measure a classifier on labelled examples; the arguments are those of the verb."""
     classifier = load_classifier(model, options.registry())
-    choose = partial(select_splits, wanted=split, for_test=True)
-    pictures: dict[int, bytes] = {}
-    if isinstance(classifier, FewShotClassifier):
-        examples = read_examples(source, None, None, options.layout, choose, print_message)
-        result = measure_holdout(classifier, examples.features, examples.labels, examples.names)
-    else:
-        with select_pictures(source, options.layout, choose, print_message) as items:
-            result, pictures = measure_holdout_pictures(classifier, items, options.open_cache(), print_message)
+    choose, backbone = partial(select_splits, wanted=split, for_test=True), get_backbone(classifier)
+    jpegs: dict[int, bytes] = {}
+    with open_examples(source, options.layout, choose, print_message) as examples:
+        check_content(examples, source, has_features=backbone is None)
+        if backbone is not None:
+            title = f"classifying {len(examples.items)} pictures"
+            examples = embed_pictures(backbone, examples.items, options.open_cache(), title, print_message)
+            if not examples.has_features:
+                raise BadInput("none of the pictures could be read.")
+        result = measure_holdout(get_estimator(classifier), examples.features, examples.labels, examples.names)
+        if backbone is not None and out is not None:
+            mistakes = [mistake.place for mistake in result.mistakes[:MOST_MISTAKES]]
+            jpegs = make_thumbnails(read_picture(examples, backbone), mistakes)
     text = result.to_text()
     if out is not None:
         write_json(out / "test.json", result.to_dict())
         write_text(out / "test.txt", text + "\n")
-        write_text(out / "test.html", render_test(result, pictures, f"{model.name}, tested with {source.name}"))
+        write_text(out / "test.html", render_test(result, jpegs, f"{model.name}, tested with {source.name}"))
         print_message(f"open {out / 'test.html'}")
     return json.dumps(result.to_dict(), indent=2, ensure_ascii=False) if as_json else to_printable(text)
 
@@ -178,7 +179,7 @@ def advise_source(
     source: Path,
     curve: CurveOptions,
     options: ReadOptions,
-    chosen: ExampleOptions,
+    selection: ExampleOptions,
     model: str,
     holdout: Path | None,
     unlabelled: Path | None,
@@ -196,50 +197,51 @@ def advise_source(
     for other in (holdout, unlabelled):
         if other is not None and has_features(other, options.layout) != (embedder is None):
             raise BadInput(f"{other} must be of the same kind as {source}: both pictures, or both features.")
-    examples, held_out = _read(source, options, chosen, holdout, embedder)
-    pool = _read_unlabelled(unlabelled, embedder, options)
-    examples, is_confirmed = _correct(examples, chosen.corrections)
-    settings: AdviceOptions = {"names": examples.names, "groups": examples.groups, "registry": registry}
-    settings["is_confirmed"] = is_confirmed
-    if held_out is not None:
-        settings["holdout"] = held_out.features, held_out.labels
-    default_heads = heads_for(examples.features)
-    if trained is not None:
-        recipe = trained.recipe
-        settings["parameters"] = {recipe.head: trained.bound_head.parameters}
-        settings["embed"] = {recipe.head: recipe.embed} if recipe.embed else {}
-        default_heads = list(dict.fromkeys([recipe.head, *default_heads]))
-    if embedder is not None:
-        settings = describe_pictures(examples, embedder, settings, options.open_cache())
-    heads = curve.heads or default_heads
-    with progress("comparing heads and shots", 1.0) as advance, release_large_blocks():
-        settings["progress"] = advance
-        advice = advise(
-            examples.features, examples.labels, heads, curve.shots, way, curve.episodes, curve.seed, **settings
-        )
-    if out is not None:
-        jpegs = make_thumbnails(settings.get("picture"), advice.pictures)
-        write_json(out / "advice.json", advice.to_dict())
-        write_text(out / "advice.md", advice.to_markdown())
-        write_text(out / "advice.html", render_advice(advice, jpegs, str(source)))
-        print_message(f"open {out / 'advice.html'}")
-    text = advice.to_text()
-    if unlabelled is not None and pool is not None:
-        text += f"\n\n{_rank(pool, unlabelled, advice, embedder, out)}"
-    return to_printable(text)
+    examples, held_out = _read(source, options, selection, holdout, embedder)
+    with _open_unlabelled(unlabelled, embedder, options) as pool:
+        examples = apply_tables(examples, selection.corrections)
+        settings: AdviceOptions = {"names": examples.names, "groups": examples.groups, "registry": registry}
+        settings["is_confirmed"] = [item.is_confirmed for item in examples.items]
+        if held_out is not None:
+            settings["holdout"] = held_out.features, held_out.labels
+        default_heads = heads_for(examples.features)
+        if trained is not None:
+            recipe = trained.recipe
+            settings["parameters"] = {recipe.head: trained.bound_head.parameters}
+            settings["embed"] = {recipe.head: recipe.embed} if recipe.embed else {}
+            default_heads = list(dict.fromkeys([recipe.head, *default_heads]))
+        if embedder is not None:
+            settings = describe_pictures(examples, embedder, settings, options.open_cache())
+        heads = curve.heads or default_heads
+        with progress("comparing heads and shots", 1.0) as advance, release_large_blocks():
+            settings["progress"] = advance
+            advice = advise(
+                examples.features, examples.labels, heads, curve.shots, way, curve.episodes, curve.seed, **settings
+            )
+        if out is not None:
+            jpegs = make_thumbnails(settings.get("picture"), advice.pictures)
+            write_json(out / "advice.json", advice.to_dict())
+            write_text(out / "advice.md", advice.to_markdown())
+            write_text(out / "advice.html", render_advice(advice, jpegs, str(source)))
+            print_message(f"open {out / 'advice.html'}")
+        text = advice.to_text()
+        if unlabelled is not None and pool is not None:
+            text += f"\n\n{_rank(pool, unlabelled, advice, embedder, out)}"
+        return to_printable(text)
 
 
-def _read_unlabelled(path: Path | None, embedder: Embedder | None, options: ReadOptions) -> Source | None:
-    """Return unlabelled examples with their features; None where none are named."""
+@contextmanager
+def _open_unlabelled(path: Path | None, embedder: Embedder | None, options: ReadOptions) -> Iterator[Source | None]:
+    """Open unlabelled examples, and compute the features of pictures; None where none are named."""
     if path is None:
-        return None
-    if embedder is None:
-        return read_vectors(path, options.layout)
-    with open_pictures([path], options.layout) as pictures:
-        examples = embed_pictures(embedder, pictures.items, options.open_cache(), say=print_message)
-    if not examples.items:
-        raise BadInput(f"{path} has no picture that can be read.")
-    return examples
+        yield None
+        return
+    with open_unlabelled([path], options.layout, has_features=embedder is None) as examples:
+        if embedder is not None:
+            examples = embed_pictures(embedder, examples.items, options.open_cache(), say=print_message)
+        if not examples.items:
+            raise BadInput(f"{path} has no picture that can be read.")
+        yield examples
 
 
 def _rank(examples: Source, unlabelled: Path, advice: Advice, embedder: Embedder | None, out: Path | None) -> str:
@@ -247,17 +249,10 @@ def _rank(examples: Source, unlabelled: Path, advice: Advice, embedder: Embedder
     case, names = advice.case, [name.removeprefix(f"{unlabelled}/") for name in examples.names]
     labels = np.array(case.class_names)[case.labels]
     ranking = rank_unlabelled(case.features, labels, examples.features, classifier=case.fit(advice.best))
-    rows = [
-        {
-            "rank": place,
-            "path": names[one.example],
-            "likeliest": one.likeliest,
-            "probability": one.probability,
-            "is_known": one.is_known,
-        }
-        for place, one in enumerate(ranking, 1)
-    ]
     if out is not None:
+        columns = "rank", "path", "likeliest", "probability", "is_known"
+        cells = [(place, names[one.example], *one[1:]) for place, one in enumerate(ranking, 1)]
+        rows = [dict(zip(columns, row, strict=True)) for row in cells]
         read = None if embedder is None else read_picture(examples, embedder)
         jpegs = make_thumbnails(read, [one.example for one in ranking])
         write_table(out / "label-next.csv", [round_row(row) for row in rows])
@@ -268,28 +263,17 @@ def _rank(examples: Source, unlabelled: Path, advice: Advice, embedder: Embedder
 
 
 def _read(
-    source: Path, options: ReadOptions, chosen: ExampleOptions, holdout: Path | None, embedder: Embedder | None
+    source: Path, options: ReadOptions, selection: ExampleOptions, holdout: Path | None, embedder: Embedder | None
 ) -> tuple[Source, Source | None]:
     """Return the examples that advice is taken from, and those held out: by default the test folder of the source."""
     everything = read_examples(source, embedder, options.open_cache(), options.layout, say=print_message)
     layout = replace(options.layout, group_depth=0, group_column="")  # examples held out need no groups
-    rows, summary = select_splits(everything.splits, chosen.split, for_test=False)
+    rows, summary = select_splits(everything.splits, selection.split, for_test=False)
     print_message(f"  {summary}." if summary else "")
     examples, held_out = everything.select(rows), None
     if holdout is not None:
         choose = partial(select_splits, wanted=(), for_test=True)
         held_out = read_examples(holdout, embedder, options.open_cache(), layout, choose, print_message)
-    elif "test" in everything.splits and "test" not in chosen.split:
+    elif "test" in everything.splits and "test" not in selection.split:
         held_out = everything.select([row for row, split in enumerate(everything.splits) if split == "test"])
     return examples, held_out
-
-
-def _correct(examples: Source, tables: Sequence[Path]) -> tuple[Source, list[bool]]:
-    """Apply tables of corrections one after the other; also return whose labels a person has confirmed."""
-    decisions: list[Correction] = []
-    for table in tables:
-        corrections = read_corrections(table)
-        print_message(describe_corrections(corrections, table, examples.labels))
-        examples = apply_corrections(examples, corrections)
-        decisions += corrections
-    return examples, find_confirmed(examples, decisions)

@@ -13,21 +13,14 @@ import numpy as np
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import describe_existing, find_onnx_backbone, is_classifier
-from anyshot.classify.images import ImageClassifier, Times, load_classifier
+from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.classify.keys import hash_rows
 from anyshot.cli.options import EmbedOptions, ExampleOptions, ReadOptions
-from anyshot.data.open import has_features, open_pictures, read_vectors
-from anyshot.data.source import Item, Source, describe_notes, select_splits
+from anyshot.data.open import has_features, open_unlabelled
+from anyshot.data.source import Source, check_content, describe_notes, select_splits
 from anyshot.errors import BadInput, as_bad_input, look_up
-from anyshot.files import locked
-from anyshot.inspect.corrections import (
-    Correction,
-    apply_corrections,
-    describe_corrections,
-    find_confirmed,
-    move_example,
-    read_corrections,
-)
+from anyshot.files import lock_existing
+from anyshot.inspect.corrections import Correction, apply_tables, move_example, read_corrections
 from anyshot.inspect.fit_report import FitReport, describe_conflicts, describe_kept
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
@@ -59,7 +52,7 @@ def fit_source(
     path: Path, out: Path, options: ReadOptions, examples: ExampleOptions, model: str, head: str, **arguments: Any
 ) -> str:
     """Fit a classifier to a source and save it; the arguments are those of the verb, the last ones the classifier's."""
-    with _open_destination(out) as save:
+    with lock_existing(out):
         replaced, registry = describe_existing(out), options.registry()
         if head:
             registry.head(head)  # before the work, so that a misspelling is reported at once
@@ -73,8 +66,8 @@ def fit_source(
             classifier, noun = FewShotClassifier(registry=registry, **arguments), "example"
         with _open_to_learn(path, options, examples, get_backbone(classifier)) as source:
             report = FitReport(len(source.items), noun=noun)
-            _learn_examples(classifier, source, source.labels, options, report, examples.corrections)
-        save(classifier)
+            _learn_examples(classifier, source, source.labels, options, report)
+        classifier.save(out)
     print_message(report.describe_repeats())
     accuracy = report.describe_accuracy(get_estimator(classifier), out)
     return f"{out}: {', '.join(_describe_counts(classifier, noun))}.{replaced} {accuracy}".rstrip()
@@ -89,25 +82,6 @@ def load_features_model(source: Path, name: str, registry: Registry) -> Model | 
 
 
 @contextlib.contextmanager
-def _open_destination(folder: Path) -> Iterator[Callable[[Classifier], None]]:
-    """Lock the folder that a classifier will be written to, and yield the function that writes it.
-
-    The lock is taken before anything is read: a verb that reads a classifier and writes it back would otherwise
-    overwrite what another process wrote in between.
-    """
-    with contextlib.ExitStack() as stack:
-        if is_locked := folder.is_dir():
-            stack.enter_context(locked(folder))
-
-        def save(classifier: Classifier) -> None:
-            if not is_locked and folder.is_dir():  # another process made the folder meanwhile
-                stack.enter_context(locked(folder))
-            classifier.save(folder)
-
-        yield save
-
-
-@contextlib.contextmanager
 def _open_to_learn(
     path: Path, options: ReadOptions, examples: ExampleOptions, backbone: Embedder | None = None, hint: str = ""
 ) -> Iterator[Source]:
@@ -118,50 +92,22 @@ def _open_to_learn(
             source = stack.enter_context(open_examples(path, options.layout, choose, print_message))
         except BadInput as error:
             raise BadInput(f"{error}{hint}") if hint and path.exists() else error from None
-        if source.has_features != (backbone is None):
-            has, needs = ("features", "pictures") if source.has_features else ("pictures", "features")
-            raise BadInput(f"{path} holds {has}, and this classifier is one of {needs}.")
-        for table in examples.corrections:
-            corrections = read_corrections(table)
-            # Those without paths name pictures by keys, which are hashes of features.
-            if backbone is not None and not all(one.path for one in corrections):
-                source = embed_pictures(backbone, source.items, options.open_cache(), say=print_message)
-            print_message(describe_corrections(corrections, table, source.labels))
-            source = apply_corrections(source, corrections)
-        yield source
+        check_content(source, path, has_features=backbone is None)
+        yield apply_tables(source, examples.corrections, backbone, options.open_cache())
 
 
 def _learn_examples(
-    classifier: Classifier,
-    source: Source,
-    labels: Sequence[Any],
-    options: ReadOptions,
-    report: FitReport,
-    corrections: Sequence[Path] = (),
+    classifier: Classifier, source: Source, labels: Sequence[Any], options: ReadOptions, report: FitReport
 ) -> None:
-    """Teach a classifier the examples of a source under these labels, and collect them for the report.
-
-    A classifier of pictures also learns which labels the tables of corrections keep.
-    """
+    """Teach a classifier the examples of a source under these labels, and collect them for the report."""
     if isinstance(classifier, FewShotClassifier):
         report.add(source.features, list(map(str, labels)), source.items)
         classifier.partial_fit(source.features, np.array(labels), groups=source.groups)
         return
-    is_confirmed = find_confirmed(source, [one for table in corrections for one in read_corrections(table)])
-    names = {(i.name, i.class_name) for i, is_kept in zip(source.items, is_confirmed, strict=True) if is_kept}
-    confirmed: set[tuple[int, str]] = set()
-
-    def collect(features: np.ndarray, classes: Sequence[str], items: Sequence[Item], times: Times) -> None:
-        report.add(features, classes, items, times)
-        rows = zip(hash_rows(features).tolist(), classes, items, strict=True)
-        confirmed.update((key, name) for key, name, item in rows if (item.name, name) in names)
-
     with progress("learning", 1.0) as advance:
         unread = classifier.learn(
-            source.items, labels, advance, options.open_cache(), on_batch=collect, groups=source.groups
+            source.items, labels, advance, options.open_cache(), on_batch=report.add, groups=source.groups
         )
-    by_name = _labels_by_name(classifier)
-    classifier.confirmed |= {(key, by_name[name]) for key, name in confirmed}
     print_message(describe_unreadable(unread))
 
 
@@ -178,11 +124,11 @@ def _describe_counts(classifier: Classifier, noun: str) -> tuple[str, str]:
 
 def _change_classifier(model: Path, out: Path | None, registry: Registry, change: Callable[[Classifier], str]) -> str:
     """Change a classifier, in its folder or into another; return what changed, which `change` says, and what it has."""
-    with _open_destination(out or model) as save:
+    with lock_existing(out or model):
         replaced = describe_existing(out) if out is not None else ""
         classifier = load_classifier(model, registry)
         what = change(classifier)
-        save(classifier)
+        classifier.save(out or model)
     classes, examples = _describe_counts(classifier, "example")
     estimator = get_estimator(classifier)
     print_message(describe_conflicts(estimator, out or model))
@@ -203,18 +149,16 @@ def add_examples(
         before, noun = _count_by_name(estimator), "example" if backbone is None else "picture"
         report = FitReport(classifier=estimator, noun=noun)
         for path in sources:
-            context: contextlib.AbstractContextManager[Source]
-            if not to:
-                hint = " If its pictures are all of one class, name it: --to CLASS." if backbone is not None else ""
-                context = _open_to_learn(path, options, examples, backbone, hint)
-            elif backbone is not None:
-                context = open_pictures([path], options.layout)
-            else:
-                context = contextlib.nullcontext(read_vectors(path, options.layout))
+            hint = " If its pictures are all of one class, name it: --to CLASS." if backbone is not None else ""
+            context = (
+                open_unlabelled([path], options.layout, has_features=backbone is None)
+                if to
+                else _open_to_learn(path, options, examples, backbone, hint)
+            )
             with context as source:
                 print_message("\n".join(describe_notes(source)) if to else "")
                 labels = _as_labels(estimator, [to] * len(source.items) if to else source.labels)
-                _learn_examples(classifier, source, labels, options, report, examples.corrections)
+                _learn_examples(classifier, source, labels, options, report)
         print_message(report.describe_repeats())
         return _describe_added(before, _count_by_name(estimator))
 
@@ -223,8 +167,7 @@ def add_examples(
 
 def _as_labels(estimator: FewShotClassifier, names: Sequence[str]) -> list[Any]:
     """Return names as labels of the type that the classifier has."""
-    labels = {str(label): label for label in estimator.classes_}
-    dtype = estimator.classes_.dtype
+    labels, dtype = _labels_by_name(estimator), estimator.classes_.dtype
     if dtype.kind == "U":
         return list(names)
     for name in names:
@@ -251,8 +194,7 @@ def _describe_added(before: dict[str, int], after: dict[str, int]) -> str:
         return f"{examples} of {classes} added"
     if len(new) == len(added):
         return f"{examples} of {count_noun(len(new), 'new class')} added ({names})"
-    verb = "is" if len(new) == 1 else "are"
-    return f"{examples} of {classes} added, of which {count_noun(len(new), 'class')} {verb} new ({names})"
+    return f"{examples} of {classes} added, of which {count_noun(len(new), 'class', 'is')} new ({names})"
 
 
 def remove_classes_or_examples(
@@ -270,7 +212,7 @@ def remove_classes_or_examples(
 
     def remove(classifier: Classifier) -> str:
         if corrections:
-            decisions = [one for table in corrections for one in read_corrections(table)]
+            decisions = [one for table in corrections for one in read_corrections(table) if one.decision != "keep"]
             return _correct(classifier, decisions, examples, options.open_cache())
         if examples:
             return _remove_examples(classifier, examples, of, options.open_cache())
@@ -290,15 +232,15 @@ def _correct(
 ) -> str:
     """Drop and relabel examples that a classifier has learned, found by their keys or among the pictures of sources."""
     backbone = get_backbone(classifier)
-    examples = [read_examples(source, backbone, cache, say=print_message) for source in sources]
-    rows = {item.name: x for one in examples for item, x in zip(one.items, one.features, strict=True)}
-    unchanged = _list_unchanged(examples, corrections)
+    parts = [read_examples(source, backbone, cache, say=print_message) for source in sources]
+    rows = [row for one in parts for row in zip(one.items, hash_rows(one.features).tolist(), one.features, strict=True)]
+    by_path = {item.name: (key, x) for item, key, x in rows}
+    changed = {(one.path, one.label) for one in corrections}
+    unchanged = {(key, item.class_name) for item, key, _ in rows if (item.name, item.class_name) not in changed}
     counts = {"drop": 0, "relabel": 0}
     for one in corrections:
-        if one.decision == "keep":
-            continue
-        label, x = look_up("class", one.label, _labels_by_name(classifier)), rows.get(one.path)
-        key = int(hash_rows(x[None])[0] if x is not None else int(one.key or "0", 16))
+        label = look_up("class", one.label, _labels_by_name(classifier))
+        key, x = by_path.get(one.path, (int(one.key or "0", 16), None))
         if one.decision == "drop" and (key, one.label) in unchanged:  # a copy of an example that stays: they are one
             continue
         counts[one.decision] += 1
@@ -311,30 +253,18 @@ def _correct(
     return f"{count_noun(counts['drop'], 'example')} dropped, {counts['relabel']} relabelled"
 
 
-def _list_unchanged(sources: Sequence[Source], corrections: Sequence[Correction]) -> set[tuple[int, str]]:
-    """Return the keys and labels of the examples that corrections neither drop nor relabel."""
-    changed = {(one.path, one.label) for one in corrections if one.decision != "keep"}
-    pairs = ((item, x) for one in sources for item, x in zip(one.items, one.features, strict=True))
-    rest = [(item, x) for item, x in pairs if (item.name, item.class_name) not in changed]
-    return {(int(hash_rows(x[None])[0]), item.class_name) for item, x in rest}
-
-
 def _remove_examples(
     classifier: Classifier, sources: Sequence[Path], class_name: str, cache: FeatureCache | None
 ) -> str:
     """Forget single examples, pictures or rows of files of features: all of them, or none if one is not found."""
-    if isinstance(classifier, FewShotClassifier):
-        parts = [read_vectors(source) for source in sources]
-        names = [name for part in parts for name in part.names]
-        features = np.concatenate([part.features for part in parts])
-    else:
-        with open_pictures(sources) as pictures:
-            embedded = embed_pictures(classifier.backbone, pictures.items, cache, say=print_message)
-        if not embedded.has_features:
+    backbone = get_backbone(classifier)
+    with open_unlabelled(sources, has_features=backbone is None) as examples:
+        if backbone is not None:
+            examples = embed_pictures(backbone, examples.items, cache, say=print_message)
+        if not examples.has_features:
             raise BadInput("there are no pictures to remove: name files, or folders of them.")
-        names, features = embedded.names, embedded.features
-    wanted = look_up("class", class_name, _labels_by_name(classifier)) if class_name else None
-    pairs = zip(get_estimator(classifier).find_examples(features), names, features, strict=True)
+    wanted, x = look_up("class", class_name, _labels_by_name(classifier)) if class_name else None, examples.features
+    pairs = zip(get_estimator(classifier).find_examples(x), examples.names, x, strict=True)
     removed = {_choose_example(matches, name, wanted): row for matches, name, row in pairs}
     for (label, key), row in removed.items():
         classifier.take_out(label, key, row)

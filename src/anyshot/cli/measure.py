@@ -96,12 +96,12 @@ def evaluate(
     check_kind(source, embedder)
     part = source.part(split)
     names, codes = check_labels(np.array(part.class_names)[part.labels], len(part.labels))
-    groups = number_groups(part.named_groups, codes)
+    groups = number_groups(part.groups, codes)
     protocol = Protocol(episodes.shots, way or len(names), episodes.queries, episodes.episodes, episodes.seed)
     message = ""
     if not protocol.shots:
         protocol, message = protocol.shrink_to_fit(codes, groups)
-    plan = Plan.load(episodes.plan, codes, names) if episodes.plan else protocol.plan(codes, names, groups)
+    plan = Plan.load(episodes.plan, codes, names, groups) if episodes.plan else protocol.plan(codes, names, groups)
     print_message(message)
     refitted = [name for name in heads if registry.head(name).estimator is not None]
     if refitted:

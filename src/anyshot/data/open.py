@@ -38,10 +38,10 @@ from anyshot.data.folders import check_folder, is_hidden, read_folder, read_tars
 from anyshot.data.layout import PackOptions, SourceOptions
 from anyshot.data.npz import read_image_npz
 from anyshot.data.pictures import FileBytes
-from anyshot.data.source import Item, Source
+from anyshot.data.source import NO_FEATURES, Item, Source, check_content
 from anyshot.data.store import open_store
 from anyshot.data.tables import PARQUET, find_columns, read_huggingface, read_image_parquet, read_image_table
-from anyshot.errors import BadInput, look_up, os_error_as_bad_input
+from anyshot.errors import BadInput, as_bad_input, look_up, os_error_as_bad_input
 
 TABLES = (".csv", ".tsv", ".tab")
 
@@ -215,26 +215,22 @@ def _unpacked(archive: Path, workdir: Path | None) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def open_pictures(paths: Sequence[Path], options: SourceOptions | None = None) -> Iterator[Source]:
-    """Open the pictures of several paths as one source, without their classes."""
+def open_unlabelled(
+    paths: Sequence[Path], options: SourceOptions | None = None, has_features: bool = False
+) -> Iterator[Source]:
+    """Open the pictures (or features) of several paths as one source, without their classes."""
     with contextlib.ExitStack() as stack:
         sources = [stack.enter_context(open_source(path, options, labelled=False)) for path in paths]
         for path, source in zip(paths, sources, strict=True):
-            if source.has_features:
-                raise BadInput(f"{path} holds features, and this classifier is one of pictures.")
+            check_content(source, path, has_features)
+        with as_bad_input(ValueError, "the features of these files are not all of one shape."):
+            features = np.concatenate([source.features for source in sources]) if has_features else NO_FEATURES
         yield Source(
             [item for source in sources for item in source.items],
+            features=features,
             notes=tuple(note for source in sources for note in source.notes),
             skipped=tuple(file for source in sources for file in source.skipped),
         )
-
-
-def read_vectors(path: Path, options: SourceOptions | None = None) -> Source:
-    """Read the features of a path, without their classes."""
-    with open_source(path, options, labelled=False) as source:
-        if not source.has_features:
-            raise BadInput(f"{path} holds pictures, and this classifier is one of features.")
-        return source
 
 
 # ------------------------------------------------------------------------------------------------------------- kinds

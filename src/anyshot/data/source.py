@@ -42,6 +42,7 @@ class Item:
         read: Returns the encoded picture or its pixels; `no_picture` where there are only features.
         box: The part of the picture to use, in pixels; None for all of it.
         group: The name of the examples that it belongs to, where the user has named groups; empty if to none.
+        is_confirmed: Whether a person has confirmed its label.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Item:
     read: ReadPicture = no_picture
     box: Box | None = None
     group: str = ""
+    is_confirmed: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,13 @@ class Source:
         store = Store(path, features, np.array(labels), tuple(names), tuple(splits), {})
         store.__dict__["groups"] = tuple(items[row].group for row in order)  # which it would read from its folder
         return store
+
+
+def check_content(source: Source, path: Path, has_features: bool) -> None:
+    """Raise BadInput where a source has features and pictures are needed, or the other way round."""
+    if source.has_features != has_features:
+        has, needs = ("features", "pictures") if source.has_features else ("pictures", "features")
+        raise BadInput(f"{path} holds {has}, and {needs} are needed here.")
 
 
 def order_by_split(items: Sequence[Item]) -> list[int]:

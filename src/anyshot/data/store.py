@@ -131,17 +131,15 @@ def frames_from_flat(pixels: UInt8[np.ndarray, " value"], sides: np.ndarray) -> 
 
 @dataclass(frozen=True)
 class StoreSplit:
-    """One split of a store: its items, their labels from 0 within the split, the names of its classes, its groups."""
+    """One split of a store: its items, their labels from 0 within the split, the names of its classes.
+
+    `groups` has the group of each item, None for one that belongs to no other.
+    """
 
     items: Shaped[np.ndarray, "image ..."] | Frames
     labels: Int[np.ndarray, " image"]
     class_names: tuple[str, ...]
-    groups: tuple[str, ...]
-
-    @property
-    def named_groups(self) -> list[str | None]:
-        """The group of each item, None for one that belongs to no other; empty where no groups are named."""
-        return [group or None for group in self.groups] if any(self.groups) else []
+    groups: tuple[str | None, ...]
 
     @property
     def counts(self) -> Int[np.ndarray, " class_"]:
@@ -195,7 +193,8 @@ class Store:
         start, stop = np.searchsorted(self.labels, [classes[0], classes[-1] + 1])
         names = tuple(self.class_names[index] for index in classes)
         labels = self.labels[start:stop] - classes[0]
-        return StoreSplit(self.items[start:stop], labels, names, self.groups[start:stop])
+        groups = tuple(group or None for group in self.groups[start:stop])
+        return StoreSplit(self.items[start:stop], labels, names, groups)
 
 
 def write_items(path: Path, chunks: Iterable[Shaped[np.ndarray, "image ..."]]) -> None:

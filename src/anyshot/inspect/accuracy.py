@@ -9,7 +9,7 @@ from anyshot.classify.leave_one_out import LeaveOneOutScores
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.holdout import ClassResult, HoldoutResult, measure_holdout, summarize_classes
 from anyshot.inspect.sections import Section, Table
-from anyshot.text import list_first
+from anyshot.text import count_noun, list_first
 
 MOST_CLASSES = 10  # classes in a table; all are in the JSON
 MOST_CONFUSED = 5  # pairs of classes in the table
@@ -71,10 +71,9 @@ def _doubt_accuracy(case: AdviceCase, left_out: LeaveOneOutScores, test: Holdout
     scored = set(left_out.labels[left_out.is_scored].tolist())
     single = [name for label, name in enumerate(case.class_names) if case.counts[label] > 1 and label not in scored]
     if single:
-        are = "class is" if len(single) == 1 else "classes are"
         doubts.append(
-            f"{len(single)} {are} a single group of examples that belong together ({list_first(single)}): nothing can "
-            "be said of how new ones are recognised."
+            f"{count_noun(len(single), 'class', 'is')} a single group of examples that belong together "
+            f"({list_first(single)}): nothing can be said of how new ones are recognised."
         )
     return doubts
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from anyshot.inspect.accuracy import find_confusions, measure_accuracy, rank_classes, summarize_left_out
 from anyshot.inspect.case import AdviceCase, AdviceOptions
 from anyshot.inspect.copies import estimate_seconds, find_duplicates
-from anyshot.inspect.curves import compare_heads, compare_with_regression, measure_curves, plan_curves
+from anyshot.inspect.curves import compare_heads, compare_with_regression, limit_episodes, measure_curves
 from anyshot.inspect.episodes import choose_episodes
 from anyshot.inspect.gains import expect_gains
 from anyshot.inspect.labels import find_label_errors
@@ -116,11 +116,10 @@ def advise(
         BadInput: If fewer than two classes have three examples, or features and labels do not fit together.
     """
     case = AdviceCase(features, labels, heads, shots, way, episodes, seed, **options)
-    source = choose_episodes(case)
-    plan, seconds = plan_curves(case, source)
+    source, seconds = limit_episodes(case, choose_episodes(case))
     curves, copies = sum(seconds.values()), estimate_seconds(case)
     curves_share, copies_share = ((1 - REST_SHARE) * part / (curves + copies) for part in (curves, copies))
-    accuracies = measure_curves(case, source, plan, seconds, scale_progress(case.progress, curves_share))
+    accuracies = measure_curves(case, source, seconds, scale_progress(case.progress, curves_share))
     choice = compare_heads(case, source, accuracies)
     best = choice.values["best"]
     left_out = case.leave_out(best)

@@ -80,40 +80,43 @@ class AdviceCase:
     ) -> None:
         self.features = check_features(features)
         self.class_names, self.labels = check_labels(labels, len(self.features))
-        self.heads, self.options = list(heads) or heads_for(self.features), options
-        self.shots, self.way, self.episodes, self.seed = shots, way, episodes, seed
+        self.heads, self.shots, self.way = list(heads) or heads_for(self.features), shots, way
+        self.episodes, self.seed = episodes, seed
+        self.names, self.times = options.get("names", ()), options.get("times", [None] * len(self.labels))
+        self.named_groups = list(() if (groups := options.get("groups")) is None else groups)
+        self.is_confirmed = np.array(options.get("is_confirmed", [False] * len(self.labels)), bool)
+        self.picture, self.other_features = options.get("picture"), options.get("other_features")
+        self.parameters, self.embed = options.get("parameters", {}), options.get("embed", {})
+        self.registry, self.progress = options.get("registry", BUILTIN), options.get("progress", no_progress)
         for head in self.heads:
             self.registry.head(head)
         if any(shot < 1 for shot in shots):
             raise BadInput(f"the shots that you expect must be at least 1, not {min(shots)}.")
-        if self._named_groups and len(self._named_groups) != len(self.labels):
+        if self.named_groups and len(self.named_groups) != len(self.labels):
             raise BadInput(f"groups must name a group for each of the {len(self.labels)} examples.")
         if len(self.is_confirmed) != len(self.labels):
             raise BadInput(f"is_confirmed must have a value for each of the {len(self.labels)} examples.")
-        if self.held_out is not None and self.held_out.features.shape[1:] != self.features.shape[1:]:
-            theirs, ours = (" x ".join(map(str, x.shape[1:])) for x in (self.held_out.features, self.features))
-            raise BadInput(f"the examples held out have {theirs} numbers each, those at hand {ours}.")
+        self.held_out = self._read_held_out(*holdout) if (holdout := options.get("holdout")) is not None else None
 
-    @property
-    def registry(self) -> Registry:
-        """The registry that heads are looked up in."""
-        return self.options.get("registry", BUILTIN)
+    def _read_held_out(self, features: ArrayLike | torch.Tensor, labels: ArrayLike) -> HeldOut:
+        """Return examples that were held out, with the classes that are known here."""
+        names = [str(label) for label in np.asarray(labels).tolist()]
+        places = {name: place for place, name in enumerate(self.class_names)}
+        held_out = HeldOut(check_features(features), names, np.array([places.get(name, -1) for name in names]))
+        if held_out.features.shape[1:] != self.features.shape[1:]:
+            theirs, ours = (" x ".join(map(str, x.shape[1:])) for x in (held_out.features, self.features))
+            raise BadInput(f"the examples held out have {theirs} numbers each, those at hand {ours}.")
+        return held_out
 
     @property
     def source_noun(self) -> str:
         """What more examples are in, as the help of `anyshot advise` calls it."""
-        return "FILE" if self.options.get("picture") is None else "FOLDER"
-
-    @property
-    def progress(self) -> OnProgress:
-        """The function that is called with shares of the work."""
-        return self.options.get("progress", no_progress)
+        return "FILE" if self.picture is None else "FOLDER"
 
     @property
     def default_head(self) -> str:
         """The head that `anyshot fit` takes by default: that of the trained model, where there is one."""
-        trained = list(self.options.get("parameters", ()))
-        return trained[0] if len(trained) == 1 else DEFAULT_HEAD
+        return next(iter(self.parameters)) if len(self.parameters) == 1 else DEFAULT_HEAD
 
     @cached_property
     def counts(self) -> np.ndarray:
@@ -128,54 +131,29 @@ class AdviceCase:
     @cached_property
     def groups(self) -> Groups:
         """Which examples belong together."""
-        names, times = self.options.get("names", ()), self.options.get("times", ())
-        return find_groups(self.unit_vectors, self.labels, names, times, self._named_groups)
-
-    @cached_property
-    def is_confirmed(self) -> np.ndarray:
-        """Whether a person has confirmed the label of each example."""
-        return np.array(self.options.get("is_confirmed", [False] * len(self.labels)), bool)
-
-    @property
-    def _named_groups(self) -> list[Any]:
-        """The groups that the user has named; empty where there are none."""
-        groups = self.options.get("groups")
-        return [] if groups is None else list(groups)
-
-    @cached_property
-    def held_out(self) -> HeldOut | None:
-        """Examples that were held out."""
-        holdout = self.options.get("holdout")
-        if holdout is None:
-            return None
-        labels = [str(label) for label in np.asarray(holdout[1]).tolist()]
-        places = {name: place for place, name in enumerate(self.class_names)}
-        return HeldOut(check_features(holdout[0]), labels, np.array([places.get(label, -1) for label in labels]))
+        return find_groups(self.unit_vectors, self.labels, self.names, self.times, self.named_groups)
 
     def classifier(self, head: str) -> FewShotClassifier:
         """Return a classifier with this head, before it has learned anything."""
-        tensors = self.options.get("parameters", {}).get(head)
+        tensors = self.parameters.get(head)
         arrays = None if tensors is None else {name: tensor.double().numpy() for name, tensor in tensors.items()}
-        embed = self.options.get("embed", {}).get(head)
-        return FewShotClassifier(head, embed=embed, parameters=arrays, registry=self.registry)
+        return FewShotClassifier(head, embed=self.embed.get(head), parameters=arrays, registry=self.registry)
 
     def fit(self, head: str) -> FewShotClassifier:
         """Return the classifier that `anyshot fit` makes of all examples with this head."""
         names = np.array(self.class_names)[self.labels]
-        groups = self._named_groups or None
-        if groups is None and "times" in self.options:
-            groups = name_bursts(names, self.options["times"])
-        return self.classifier(head).fit(self.features.numpy(), names, groups)
+        return self.classifier(head).fit(
+            self.features.numpy(), names, self.named_groups or name_bursts(names, self.times)
+        )
 
     def leave_out(self, head: str) -> LeaveOneOutScores:
         """Score every example without its group."""
-        names, times = self.options.get("names", ()), self.options.get("times", ())
-        return leave_out_examples(self.fit(head), self.features.numpy(), self.labels, names, times, self._named_groups)
+        about = self.names, self.times, self.named_groups
+        return leave_out_examples(self.fit(head), self.features.numpy(), self.labels, *about)
 
     def describe(self, example: int) -> dict[str, Any]:
         """Return the number, the name, the label and the key of an example, for JSON."""
-        names = self.options.get("names", ())
-        name = names[example] if example < len(names) else f"example {example}"
+        name = self.names[example] if example < len(self.names) else f"example {example}"
         key = hash_rows(self.features[example].reshape(1, -1).numpy())[0]
         return {"image": example, "name": name, "label": self.class_names[self.labels[example]], "key": f"{key:016x}"}
 

@@ -86,8 +86,9 @@ def find_copies(
     limit = max(limit, rounding)
     nearest = sorted(relative.items(), key=lambda row: row[1])
     pairs = [(pair, square) for pair, (_, square) in nearest if square <= limit]
-    if picture is None:
+    if picture is None or not pairs:
         progress(1.0)
+    if picture is None:
         copies = [(*pair, float(1 - square / max(usual.distance, limit))) for pair, square in pairs]
     else:
         copies = _compare(pairs[:MOST_PAIRS], rounding, picture, progress)
@@ -111,14 +112,12 @@ def _compare(
             if similarity >= COPY_SIMILARITY:
                 copies.append((one, other, similarity))
             progress(1 / len(pairs))
-    if not pairs:
-        progress(1.0)
     return copies
 
 
 def estimate_seconds(case: AdviceCase) -> float:
     """Return how long `find_duplicates` takes, roughly."""
-    return SECONDS_PER_PAIR * min(MOST_PAIRS, len(case.labels)) if case.options.get("picture") is not None else 0.1
+    return SECONDS_PER_PAIR * min(MOST_PAIRS, len(case.labels)) if case.picture is not None else 0.1
 
 
 def find_duplicates(case: AdviceCase, progress: OnProgress) -> Section:
@@ -126,8 +125,7 @@ def find_duplicates(case: AdviceCase, progress: OnProgress) -> Section:
 
     Pairs that a person has kept are not listed: both of two labels, or either of two copies in one class.
     """
-    picture = case.options.get("picture")
-    pairs = find_copies(case.unit_vectors, case.labels, picture, progress)
+    pairs = find_copies(case.unit_vectors, case.labels, case.picture, progress)
     rows: list[dict[str, Any]] = [
         {
             "one": case.describe(one),
@@ -146,11 +144,11 @@ def find_duplicates(case: AdviceCase, progress: OnProgress) -> Section:
     same = (
         f"{'is' if len(rows) == 1 else 'are'} one, a copy (cropped, turned, brighter) or the same scene a moment later"
     )
-    if picture is None:
+    if case.picture is None:
         same = "nearer than two of a class mostly are: copies, or nearly so"
     sentences = [f"{count_noun(len(rows), 'pair')} of examples {same}."]
     if conflicts:
-        wrong = "at least one is wrong" if picture is not None else "one is wrong if they are copies"
+        wrong = "at least one is wrong" if case.picture is not None else "one is wrong if they are copies"
         sentences.append(f"{conflicts} of them {'has' if conflicts == 1 else 'have'} two labels, of which {wrong}.")
     listed = []
     for row in rows[:MOST_LISTED]:

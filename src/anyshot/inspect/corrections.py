@@ -15,9 +15,13 @@ from typing import Any, NamedTuple
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import ImageClassifier
 from anyshot.classify.keys import hash_rows
-from anyshot.data.source import Source
+from anyshot.data.source import Item, Source
 from anyshot.data.tables import read_columns
 from anyshot.errors import BadInput, as_bad_input
+from anyshot.models.cache import FeatureCache
+from anyshot.models.embedders import Embedder
+from anyshot.models.features import embed_pictures
+from anyshot.progress import print_message
 from anyshot.text import count_noun, group_by, list_first
 
 COLUMNS = ("path", "key", "label", "decision", "new_label")
@@ -45,6 +49,12 @@ class Correction(NamedTuple):
     def example(self) -> tuple[str, str, str]:
         """What the example is known by: its path, or else its key, and its label."""
         return self.path, "" if self.path else self.key, self.label
+
+    def apply(self, item: Item) -> Item:
+        """Return an example, which is not to be dropped, as it was decided."""
+        if self.decision == "keep":
+            return replace(item, is_confirmed=True)
+        return replace(item, class_name=self.new_label, is_confirmed=False)
 
 
 def read_corrections(path: str | Path) -> list[Correction]:
@@ -78,7 +88,7 @@ def _check(one: Correction, where: str) -> None:
 
 
 def apply_corrections(source: Source, corrections: str | Path | Sequence[Correction]) -> Source:
-    """Return a source with its labels corrected, without the examples that are dropped.
+    """Return a source with its labels corrected or confirmed, without the examples that are dropped.
 
     Args:
         source: Labelled examples (`anyshot.open_source`). It needs features where the corrections have keys only.
@@ -89,8 +99,12 @@ def apply_corrections(source: Source, corrections: str | Path | Sequence[Correct
     """
     if isinstance(corrections, str | Path):
         corrections = read_corrections(corrections)
-    index = _index_examples(source, corrections)
-    labels: dict[int, str] = {}
+    items = source.items
+    index = group_by(range(len(items)), lambda row: (items[row].name, "", items[row].class_name))
+    if source.has_features and not all(one.path for one in corrections):
+        keys = hash_rows(source.features.reshape(len(items), -1)).tolist()
+        index |= group_by(range(len(keys)), lambda row: ("", f"{keys[row]:016x}", items[row].class_name))
+    decisions: dict[int, Correction] = {}
     for one in corrections:
         rows = index.get(one.example)
         if rows is None:
@@ -98,37 +112,35 @@ def apply_corrections(source: Source, corrections: str | Path | Sequence[Correct
                 f"there is no example {one.path or one.key} of {one.label!r} to correct: were the corrections made for "
                 "other examples?"
             )
-        labels |= dict.fromkeys(rows, {"keep": one.label, "drop": "", "relabel": one.new_label}[one.decision])
-    rest = [row for row in range(len(source.items)) if labels.get(row) != ""]
+        decisions |= dict.fromkeys(rows, one)
+    rest = [row for row in range(len(items)) if row not in decisions or decisions[row].decision != "drop"]
     if not rest:
         raise BadInput("the corrections drop every example.")
-    chosen = source.select(rest)
-    items = [replace(i, class_name=labels.get(row, i.class_name)) for row, i in zip(rest, chosen.items, strict=True)]
-    return replace(chosen, items=items)
+    corrected = [decisions[row].apply(items[row]) if row in decisions else items[row] for row in rest]
+    return replace(source.select(rest), items=corrected)
 
 
-def find_confirmed(source: Source, corrections: Sequence[Correction]) -> list[bool]:
-    """Return of each example of a corrected source whether a person kept its label."""
-    index = _index_examples(source, corrections)
-    rows = {row for one in corrections if one.decision == "keep" for row in index.get(one.example, ())}
-    return [row in rows for row in range(len(source.items))]
+def apply_tables(
+    source: Source, tables: Sequence[Path], backbone: Embedder | None = None, cache: FeatureCache | None = None
+) -> Source:
+    """Apply tables of corrections one after the other, and print how many labels each changes and keeps.
+
+    Pictures are embedded first where a table knows them by their keys, which are hashes of features.
+    """
+    for table in tables:
+        corrections = read_corrections(table)
+        if backbone is not None and not source.has_features and not all(one.path for one in corrections):
+            source = embed_pictures(backbone, source.items, cache, say=print_message)
+        print_message(_describe_corrections(corrections, table, source.labels))
+        source = apply_corrections(source, corrections)
+    return source
 
 
-def _index_examples(source: Source, corrections: Sequence[Correction]) -> dict[tuple[str, str, str], list[int]]:
-    """Return the rows of the examples, by what corrections know them by."""
-    items = source.items
-    index = group_by(range(len(items)), lambda row: (items[row].name, "", items[row].class_name))
-    if source.has_features and not all(one.path for one in corrections):
-        keys = hash_rows(source.features.reshape(len(items), -1)).tolist()
-        index |= group_by(range(len(keys)), lambda row: ("", f"{keys[row]:016x}", items[row].class_name))
-    return index
-
-
-def describe_corrections(corrections: Sequence[Correction], table: Path, classes: Sequence[str]) -> str:
+def _describe_corrections(corrections: Sequence[Correction], table: Path, classes: Sequence[str]) -> str:
     """Return how many labels were changed, how many kept, and which new ones are none of the classes before."""
-    kept = sum(one.decision == "keep" for one in corrections)
-    parts = [f"{count_noun(len(corrections) - kept, 'correction')} of {table} applied"]
-    parts += [f"{count_noun(kept, 'label')} kept"] if kept else []
+    n_kept = sum(one.decision == "keep" for one in corrections)
+    parts = [f"{count_noun(len(corrections) - n_kept, 'correction')} of {table} applied"]
+    parts += [f"{count_noun(n_kept, 'label')} kept"] if n_kept else []
     new = sorted({one.new_label for one in corrections if one.decision == "relabel"} - set(classes))
     parts += [f"{count_noun(len(new), 'new class')} ({list_first(new)})"] if new else []
     return f"  {', '.join(parts)}."

@@ -11,7 +11,6 @@ from anyshot.inspect.episodes import LEAST_EXAMPLES, EpisodeSource
 from anyshot.inspect.sections import Section, Table
 from anyshot.machine import release_memory
 from anyshot.measure.evaluate import evaluate
-from anyshot.measure.plan import Plan
 from anyshot.progress import OnProgress, scale_progress
 from anyshot.text import format_range, group_by
 
@@ -26,8 +25,8 @@ MOST_FITTED = 1000  # examples of all classes together, which takes some seconds
 FOLDS = 3
 
 
-def plan_curves(case: AdviceCase, source: EpisodeSource) -> tuple[Plan, dict[str, float]]:
-    """Return as many episodes as are affordable, and the seconds that each head takes for them, roughly."""
+def limit_episodes(case: AdviceCase, source: EpisodeSource) -> tuple[EpisodeSource, dict[str, float]]:
+    """Return the source with as many episodes as are affordable, and the seconds that each head takes, roughly."""
     plan, d = source.plan, case.features[0].numel()
     sizes = [plan.way * shot for shot in source.shots]
     # A head that is fitted to each support factorises a matrix for several ridges, as large as its examples or its
@@ -37,18 +36,18 @@ def plan_curves(case: AdviceCase, source: EpisodeSource) -> tuple[Plan, dict[str
     operations = {head: to_fit if case.registry.head(head).estimator else to_compare for head in case.heads}
     if to_fit in operations.values():
         plan = replace(plan, episodes=min(plan.episodes, max(LEAST_EPISODES, int(OPERATIONS / to_fit))))
-    return plan, {head: plan.episodes * count / OPERATIONS_PER_SECOND for head, count in operations.items()}
+    seconds = {head: plan.episodes * count / OPERATIONS_PER_SECOND for head, count in operations.items()}
+    return replace(source, plan=plan), seconds
 
 
 def measure_curves(
-    case: AdviceCase, source: EpisodeSource, plan: Plan, seconds: dict[str, float], progress: OnProgress
+    case: AdviceCase, source: EpisodeSource, seconds: dict[str, float], progress: OnProgress
 ) -> dict[str, np.ndarray]:
     """Return the accuracies of every head by shot and episode, from 0 to 1.
 
     Args:
         case: The examples.
         source: What episodes are drawn from.
-        plan: The episodes (see `plan_curves`).
         seconds: How long each head takes: heads that take equally long are measured together.
         progress: Called with shares of this work that add up to 1.
     """
@@ -56,8 +55,8 @@ def measure_curves(
     for heads in group_by(case.heads, lambda head: seconds[head]).values():
         share = sum(seconds[head] for head in heads) / sum(seconds.values())
         evaluation = evaluate(
-            source.features, plan.labels, heads, source.shots, plan=plan, registry=case.registry,
-            parameters=case.options.get("parameters"), embed=case.options.get("embed"),
+            source.features, source.plan.labels, heads, source.shots, plan=source.plan, registry=case.registry,
+            parameters=case.parameters, embed=case.embed,
             progress=scale_progress(progress, share),
         )  # fmt: skip
         accuracies |= {head: evaluation.accuracies(head) / 100 for head in heads}
@@ -102,7 +101,7 @@ def compare_heads(case: AdviceCase, source: EpisodeSource, accuracies: dict[str,
         "counts": counts,
         "way": source.plan.way,
         "queries": source.plan.queries,
-        "episodes": accuracies[best].shape[1],
+        "episodes": source.plan.episodes,
         "shots": shots,
         "curves": curves,
         "best": best,

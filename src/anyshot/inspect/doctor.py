@@ -72,7 +72,7 @@ def diagnose(store: Store, copies: Sequence[tuple[int, int]] = ()) -> Diagnosis:
     """Read every item once and return what there is to know; `copies` are further pairs that are one picture."""
     parts = {split: store.part(split) for split in SPLITS if split in store.class_split}
     findings = [Finding("note", note) for note in store.about.get("notes", [])]
-    findings += [Finding("warning", text) for text in (*_describe_skipped(store), *_describe_classes(parts))]
+    findings += [Finding("warning", text) for text in _describe_classes(store, parts)]
     exact, constant, thumbnails = _scan(store)
     if items := np.flatnonzero(constant).tolist():
         shown = list_first([_name_item(store, index) for index in items])
@@ -119,13 +119,10 @@ def _count_split(part: StoreSplit) -> dict[str, Any]:
     return facts | {"largest_shot": max(smallest - QUERIES, 0)}
 
 
-def _describe_skipped(store: Store) -> Iterator[str]:
+def _describe_classes(store: Store, parts: dict[str, StoreSplit]) -> Iterator[str]:
+    """Tell of skipped files, of classes that are too small or too few, and of those that are in two splits."""
     if skipped := [f"{entry['name']} ({entry['why']})" for entry in store.about.get("skipped", [])]:
         yield f"{len(skipped)} files could not be read and are left out: {list_first(skipped)} (all are in store.json)"
-
-
-def _describe_classes(parts: dict[str, StoreSplit]) -> Iterator[str]:
-    """Tell of classes that are too small or too few, and of those that are in two splits."""
     for split, part in parts.items():
         counts = zip(part.class_names, part.counts, strict=True)
         if small := [f"{name} ({count})" for name, count in counts if count <= QUERIES]:

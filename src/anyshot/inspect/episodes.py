@@ -1,7 +1,6 @@
 """Episodes for advice: what they are drawn from, and how well their accuracies are known."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -9,7 +8,7 @@ from jaxtyping import Float, Int
 
 from anyshot.errors import BadInput
 from anyshot.inspect.case import AdviceCase, HeldOut
-from anyshot.measure.plan import GroupedPlan, Plan
+from anyshot.measure.plan import Plan
 from anyshot.text import count_noun, list_first
 
 SHOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # shots that are measured, as far as the examples reach
@@ -82,10 +81,9 @@ def choose_episodes(case: AdviceCase) -> EpisodeSource:
         )
     doubts = []
     if few := [name for name, count in zip(case.class_names, case.counts, strict=True) if count < LEAST_EXAMPLES]:
-        has = "has" if len(few) == 1 else "have"
         doubts.append(
-            f"{count_noun(len(few), 'class')} {has} fewer than {LEAST_EXAMPLES} examples ({list_first(few)}): left out "
-            "of the curves."
+            f"{count_noun(len(few), 'class', 'has')} fewer than {LEAST_EXAMPLES} examples ({list_first(few)}): left "
+            "out of the curves."
         )
     if case.held_out is None:
         return _draw_from(case, classes, doubts)
@@ -94,9 +92,8 @@ def choose_episodes(case: AdviceCase) -> EpisodeSource:
         doubts.append("Fewer than two classes have examples held out: what is said is of the examples at hand.")
         return _draw_from(case, classes, doubts)
     if untested := [case.class_names[place] for place in classes[~is_tested]]:
-        has = "has" if len(untested) == 1 else "have"
         doubts.append(
-            f"{count_noun(len(untested), 'class')} {has} no example held out ({list_first(untested)}): the curves are "
+            f"{count_noun(len(untested), 'class', 'has')} no example held out ({list_first(untested)}): the curves are "
             "of the others, and of these classes only the examples at hand tell."
         )
     return _draw_from(case, classes[is_tested], doubts, case.held_out)
@@ -110,22 +107,20 @@ def _draw_from(
     labels = np.searchsorted(classes, case.labels[rows])
     features = case.features if rows.all() else case.features[torch.from_numpy(rows)]  # all may stay on a disk
     counts, way = case.counts[classes], len(classes) if case.way == "all" else case.way
-    names, query_count = [case.class_names[place] for place in classes], None
-    options: dict[str, Any] = {}
+    names, group, is_query, query_count = [case.class_names[place] for place in classes], None, None, None
     if held_out is not None:
         query_rows = np.isin(held_out.codes, classes)
         query_labels = np.searchsorted(classes, held_out.codes[query_rows])
         features = torch.cat([features, held_out.features[torch.from_numpy(query_rows)]])
         labels, query_count = np.concatenate([labels, query_labels]), len(query_labels)
         queries = min(MOST_QUERIES, int(np.bincount(query_labels).min()))
-        options = {"held_out": np.arange(len(labels)) >= len(labels) - query_count}
+        is_query = np.arange(len(labels)) >= len(labels) - query_count
     else:
         queries = max(1, min(MOST_QUERIES, int(counts.min()) // 4))
         if case.groups.evidence:
-            options = {"group": case.groups.group[rows]}
-            queries = min(queries, GroupedPlan(labels, way, 1, 1, **options).most_queries)
-    arguments = (labels, way, 1, queries, case.episodes, case.seed, names)
-    plan = GroupedPlan(*arguments, **options) if options else Plan(*arguments)
+            group = case.groups.group[rows]
+            queries = min(queries, Plan(labels, way, 1, 1, group=group).most_queries)
+    plan = Plan(labels, way, 1, queries, case.episodes, case.seed, names, group=group, held_out=is_query)
     shots = [shot for shot in SHOTS if shot <= plan.feasible.min()]
     pool = EpisodePool(int(np.median(counts)), len(classes), way, queries, query_count)
     return EpisodeSource(features, replace(plan, shot=shots[-1]), shots, pool, doubts)

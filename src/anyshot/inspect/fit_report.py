@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 
@@ -12,13 +13,17 @@ from anyshot.classify.calibration import calibration_error, calibration_error_by
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out_examples
-from anyshot.data.source import Item
+from anyshot.data.source import Item, Source
 from anyshot.inspect.holdout import describe_calibration
 from anyshot.measure.groups import MOST_EXAMPLES
-from anyshot.text import count_noun, list_first
+from anyshot.text import count_noun, group_by, list_first
 
 MOST_PAIRS = 10  # pairs of classes that are named
 MOST_COMPARED = 1_000_000  # examples among which equal ones are looked for: their keys take some 200 MB
+
+
+Batch = tuple[np.ndarray, Sequence[str], Sequence[Item], Sequence[float | None]]
+"""Features, labels, items and times of some examples."""
 
 
 class FitReport:
@@ -34,11 +39,7 @@ class FitReport:
         self._repeats: list[str] = []
         self._conflicts: list[str] = []
         self._noun = noun
-        self._features = list[np.ndarray]() if 0 < most <= MOST_EXAMPLES else None
-        self._labels: list[str] = []
-        self._names: list[str] = []
-        self._times: list[float | None] = []
-        self._groups: list[str | None] = []
+        self._batches: list[Batch] | None = [] if 0 < most <= MOST_EXAMPLES else None
         self._first: dict[int, tuple[str, str]] = {}
         if classifier is not None:
             keys, rows = classifier.support_.all_keys
@@ -53,31 +54,26 @@ class FitReport:
         times: Sequence[float | None] = (),
     ) -> None:
         """Collect some more examples; of pictures also when they were taken."""
-        keys, names = hash_rows(features), [item.name for item in items]
-        for key, label, name in zip(keys.tolist(), labels, names, strict=True):
+        for key, label, item in zip(hash_rows(features).tolist(), labels, items, strict=True):
+            name = item.name
             if len(self._first) < MOST_COMPARED:
                 self._first.setdefault(key, (name, label))
             first, other = self._first.get(key, (name, label))
             if first != name:
                 repeats = self._repeats if other == label else self._conflicts
                 repeats.append(f"{name} is {first or f'one of {other} before'}")
-        if self._features is not None:
-            self._features.append(features)
-            self._labels += labels
-            self._names += names
-            self._times += times
-            self._groups += [item.group or None for item in items]
+        if self._batches is not None:
+            self._batches.append((features, labels, items, times))
 
     def describe_repeats(self) -> str:
         """Return which examples are there twice, equal to the last digit, under one label or two."""
         sentences = []
-        for repeats, one, several, trouble in (
-            (self._conflicts, "has", "have", "two labels, one of which is wrong"),
-            (self._repeats, "is", "are", "there twice, and counted once"),
+        for repeats, verb, trouble in (
+            (self._conflicts, "has", "two labels, one of which is wrong"),
+            (self._repeats, "is", "there twice, and counted once"),
         ):
             if repeats:
-                verb = one if len(repeats) == 1 else several
-                sentences.append(f"{count_noun(len(repeats), self._noun)} {verb} {trouble}: {list_first(repeats)}.")
+                sentences.append(f"{count_noun(len(repeats), self._noun, verb)} {trouble}: {list_first(repeats)}.")
         if sentences:
             other = "edited" if self._noun == "picture" else "near"
             sentences.append(f"These are exact copies; `anyshot advise` also finds {other} ones.")
@@ -87,41 +83,44 @@ class FitReport:
         """Return how accurate a classifier is, as far as its own examples tell, or why they do not tell it."""
         coverage = classifier.coverage_
         if coverage is None or len(classifier.classes_) < 2:
-            return self._explain_unknown(classifier)
+            return _explain_unknown(classifier)
         accuracy = LeaveOneOutAccuracy(coverage.accuracy_of_all)
-        if self._features is not None:  # the number that `anyshot advise` gives for the same head and examples
-            features, labels = np.concatenate(self._features), np.unique(self._labels, return_inverse=True)[1]
-            about = self._names, self._times, self._groups
-            accuracy = leave_out_examples(classifier, features, labels, *about).accuracy
+        if self._batches is not None:  # the number that `anyshot advise` gives for the same head and examples
+            features, *columns = zip(*self._batches, strict=True)
+            labels, items, times = (list(chain.from_iterable(column)) for column in columns)
+            examples = Source(items)
+            about = np.unique(labels, return_inverse=True)[1], examples.names, times, examples.groups or ()
+            accuracy = leave_out_examples(classifier, np.concatenate(features), *about).accuracy
         source = "FOLDER" if self._noun == "picture" else "FILE"
         test = f"To know how much harder: anyshot test {quote(str(out))} {source}."
         logits, class_index = classifier.leave_one_out()
         probabilities = softmax(logits, axis=1)
         errors = calibration_error(probabilities, class_index), calibration_error_by_chance(probabilities)
         accepted = f"{coverage.accepted:.1%} are taken for one of the classes at all"  # as `anyshot test` says it
-        if examples := classifier.state_.examples_measured:
-            accepted += f" (both of the examples {examples})"
+        if measured := classifier.state_.examples_measured:
+            accepted += f" (both of the examples {measured})"
         unknown = _describe_single_groups(classifier)
         return f"{accuracy.sentences} {test} {describe_calibration(*errors)}; {accepted}.{unknown}"
 
-    @staticmethod
-    def _explain_unknown(classifier: FewShotClassifier) -> str:
-        """Say why nothing is known of a classifier's accuracy; empty where no exemplars are kept, or for one class."""
-        if len(classifier.classes_) < 2 or not len(classifier.support_.exemplars.keys):
-            return ""
-        counts, kept = classifier.support_.counts, classifier.support_.exemplar_counts
-        if (kept < counts).any():
-            return (
-                "How accurate it is cannot be told: the examples that it keeps of a class all belong together, and "
-                f"nothing is left to recognise them by. Keep more than {int(kept.max())} of a class (--keep). Until "
-                "then its probabilities are a guess, and it never says none of these."
-            )
-        what = "example" if int(counts.max()) == 1 else "group of examples that belong together"
+
+def _explain_unknown(classifier: FewShotClassifier) -> str:
+    """Say why nothing is known of a classifier's accuracy; empty where no exemplars are kept, or for one class."""
+    if len(classifier.classes_) < 2 or not len(classifier.support_.exemplars.keys):
+        return ""
+    counts, exemplar_counts = classifier.support_.counts, classifier.support_.exemplar_counts
+    if (exemplar_counts < counts).any():
         return (
-            f"How accurate it is cannot be told from these examples: every class has a single {what}, and nothing is "
-            "left to recognise it by. Until there are two, its probabilities are a guess, and it never says none of "
-            "these."
+            "How accurate it is cannot be told: the examples that it keeps of a class all belong together, and "
+            "nothing is left to recognise them by. Keep more than "
+            f"{int(exemplar_counts.max())} of a class (--keep). Until then its probabilities are a guess, and it "
+            "never says none of these."
         )
+    what = "example" if int(counts.max()) == 1 else "group of examples that belong together"
+    return (
+        f"How accurate it is cannot be told from these examples: every class has a single {what}, and nothing is "
+        "left to recognise it by. Until there are two, its probabilities are a guess, and it never says none of "
+        "these."
+    )
 
 
 def _describe_single_groups(classifier: FewShotClassifier) -> str:
@@ -138,19 +137,15 @@ def _describe_single_groups(classifier: FewShotClassifier) -> str:
 def describe_conflicts(classifier: FewShotClassifier, folder: Path) -> str:
     """Say how many examples are in several classes, in which, and how to mend it; empty where there are none."""
     keys, rows = classifier.support_.all_keys
-    unique, counts = np.unique(keys, return_counts=True)
-    classes: dict[int, list[str]] = {key: [] for key in unique[counts > 1].tolist()}
-    if not classes:
+    _, example, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    shared = group_by(np.flatnonzero(counts[example] > 1).tolist(), lambda place: example[place]).values()
+    if not shared:
         return ""
-    is_shared = np.isin(keys, list(classes))
-    labels = classifier.classes_[rows[is_shared]].tolist()
-    for key, label in zip(keys[is_shared].tolist(), labels, strict=True):
-        classes[key].append(str(label))
-    pairs = Counter(" and ".join(names) for names in classes.values())
-    which = list_first([f"{names} ({times})" for names, times in pairs.most_common()], MOST_PAIRS)
-    verb, remove = "has" if len(classes) == 1 else "have", f"anyshot remove {quote(str(folder))}"
+    pairs = Counter(" and ".join(map(str, classifier.classes_[rows[places]])) for places in shared)
+    pair_names = list_first([f"{names} ({times})" for names, times in pairs.most_common()], MOST_PAIRS)
+    remove = f"anyshot remove {quote(str(folder))}"
     return (
-        f"{count_noun(len(classes), 'example')} {verb} two labels now, one of which is wrong: {which}. To mend it: "
+        f"{count_noun(len(shared), 'example', 'has')} two labels now, one of which is wrong: {pair_names}. To mend it: "
         f"{remove} --examples FILE --of CLASS, or {remove} --corrections TABLE."
     )
 

@@ -156,7 +156,7 @@ def expect_gains(
     forecast = forecasts.get(best)
     doubling = None if forecast is None else forecast.gain[-1]
     labels = _doubt_labels(values, len(case.labels))
-    other = case.options["other_features"](best, accuracy) if "other_features" in case.options else None
+    other = case.other_features(best, accuracy) if case.other_features is not None else None
     # Where only the examples held out are hard, those at hand are too much alike, and others would help.
     is_low = max(accuracy, left_out.accuracy) < LOW_ACCURACY
     is_flat = doubling is not None and doubling < FLAT * (1 - accuracy)

@@ -11,14 +11,9 @@ from scipy.stats import beta
 
 from anyshot.classify.calibration import calibration_error, calibration_error_by_chance
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.images import ImageClassifier, make_thumbnail
 from anyshot.classify.keys import hash_rows
-from anyshot.data.source import Item
 from anyshot.errors import BadInput
 from anyshot.inspect.sections import Cell, Picture, Section, Table, as_text
-from anyshot.models.cache import FeatureCache
-from anyshot.models.features import embed_pictures
-from anyshot.progress import OnMessage, no_message
 from anyshot.text import list_first
 
 MOST_MISTAKES = 60  # mistakes that a page shows; all are in the JSON
@@ -260,16 +255,3 @@ def measure_holdout(
 
 def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else 0.0
-
-
-def measure_holdout_pictures(
-    classifier: ImageClassifier, items: Sequence[Item], cache: FeatureCache | None = None, say: OnMessage = no_message
-) -> tuple[HoldoutResult, dict[int, bytes]]:
-    """Classify labelled pictures, and count; return also small copies of the surest mistakes, by their place."""
-    embedded = embed_pictures(classifier.backbone, items, cache, f"classifying {len(items)} pictures", say)
-    if not embedded.has_features:
-        raise BadInput("none of the pictures could be read.")
-    result = measure_holdout(classifier.classifier, embedded.features, embedded.labels, embedded.names)
-    shown = {mistake.place: embedded.items[mistake.place] for mistake in result.mistakes[:MOST_MISTAKES]}
-    prepare = classifier.backbone.prepare
-    return result, {place: make_thumbnail(prepare(item.read(), item.name, item.box)) for place, item in shown.items()}

@@ -426,5 +426,5 @@ def evaluate_store(
         train = store.part("train")
         options["base"] = (read_features(train), train.labels)
     names = np.array(part.class_names)[part.labels]
-    options |= {"readouts": readouts, "registry": registry, "about": about, "groups": part.named_groups}
+    options |= {"readouts": readouts, "registry": registry, "about": about, "groups": part.groups}
     return evaluate(read_features(part), names, heads or ("proto", "cosine-proto"), **options)

@@ -6,7 +6,7 @@ whatever is estimated by leaving examples out leaves out whole groups (`anyshot.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -60,9 +60,9 @@ def unit_vectors(features: Float[np.ndarray, "example ..."]) -> Vectors:
     return normalize(torch.from_numpy(features).flatten(1)).numpy()
 
 
-def blocks(count: int) -> list[slice]:
-    """Return slices of PART rows that cover `count` rows."""
-    return [slice(start, min(start + PART, count)) for start in range(0, count, PART)]
+def blocks(count: int, size: int = PART) -> list[slice]:
+    """Return slices that cover `count` rows, each of `size` rows or fewer."""
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def find_groups(
     labels: Labels,
     names: Sequence[str] = (),
     times: Sequence[float | None] = (),
-    given: Sequence[Any] = (),
+    group_names: Sequence[Any] = (),
 ) -> Groups:
     """Find groups within classes, by times, by numbers in file names, and by near-identical vectors.
 
@@ -156,9 +156,10 @@ def find_groups(
         labels: Their classes, counted from 0.
         names: Their file names, where they have any.
         times: When they were taken, in seconds, where that is known; times in the names are used otherwise.
-        given: The name of the group of each, None for an example in none; a name in two classes is a group in each.
+        group_names: The name of the group of each, None for an example in none; a name in two classes is a group in
+            each.
     """
-    count, named = len(labels), number_groups(given, labels)
+    count, named = len(labels), number_groups(group_names, labels)
     if named is None:
         groups = Groups(np.arange(count), ()).join(_pair_by_time(labels, names, times), "times", count)
     else:
@@ -191,15 +192,15 @@ def number_groups(names: Any, labels: Labels) -> Int[np.ndarray, " example"] | N
         names: The name of the group of each example, or None; an example without one is a group of one.
         labels: Their classes. A name in two classes is a group in each.
     """
-    given = list_groups(() if names is None else names)
-    if all(name is None for name in given):
+    group_names = list_groups(() if names is None else names)
+    if all(name is None for name in group_names):
         return None
-    if len(given) != len(labels):
-        raise BadInput(f"there are {len(labels)} examples and {len(given)} groups: give one for each.")
+    if len(group_names) != len(labels):
+        raise BadInput(f"there are {len(labels)} examples and {len(group_names)} groups: give one for each.")
     number: dict[Any, int] = {}
     keys = [
         row if name is None else (label, str(name))
-        for row, (label, name) in enumerate(zip(labels.tolist(), given, strict=True))
+        for row, (label, name) in enumerate(zip(labels.tolist(), group_names, strict=True))
     ]
     return np.array([number.setdefault(key, len(number)) for key in keys], np.int64)
 
@@ -231,30 +232,27 @@ def parse_time(name: str) -> float | None:
 
 def _pair_by_time(labels: Labels, names: Sequence[str], times: Sequence[float | None]) -> Pairs:
     """Return examples of a class that follow each other within MOST_SECONDS."""
-    dated: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    dated: dict[int, list[tuple[Any, int]]] = defaultdict(list)
     for example, label in enumerate(labels.tolist()):
         time = times[example] if example < len(times) else None
         if time is None and example < len(names):
             time = parse_time(names[example])
         if time is not None:
             dated[label].append((time, example))
-    neighbours = (pair for series in dated.values() for pair in pairwise(sorted(series)))
-    return _to_array([(a, b) for (earlier, a), (later, b) in neighbours if later - earlier <= MOST_SECONDS])
+    return _pair_neighbours(dated.values(), lambda seconds: seconds <= MOST_SECONDS)
 
 
 def _pair_by_number(vectors: Vectors, labels: Labels, names: Sequence[str], typical: WithinClassDistance) -> Pairs:
     """Return files of a class with consecutive numbers and near vectors, unless most such files are not near."""
-    numbered: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
+    numbered: dict[tuple[int, str], list[tuple[Any, int]]] = defaultdict(list)
     for example, name in enumerate(names[: len(labels)]):
         if match := _NUMBER.match(name.rpartition(".")[0]):  # what has no ending, such as "row 7", is no file
             numbered[int(labels[example]), match[1]].append((int(match[2]), example))
-    neighbours = (pair for series in numbered.values() for pair in pairwise(sorted(series)))
-    pairs = _to_array([(a, b) for (low, a), (high, b) in neighbours if high - low == 1])
+    pairs = _pair_neighbours(numbered.values(), lambda step: step == 1)
     if not len(pairs):
         return NO_PAIRS
-    distances = np.concatenate(
-        [((vectors[pairs[part, 0]] - vectors[pairs[part, 1]]) ** 2).sum(1) for part in blocks(len(pairs))]
-    )
+    parts = (pairs[part].T for part in blocks(len(pairs)))
+    distances = np.concatenate([((vectors[one] - vectors[other]) ** 2).sum(1) for one, other in parts])
     limit = LIKELY_NEAR * typical.distance
     return pairs[distances <= limit] if np.median(distances) <= limit else NO_PAIRS
 
@@ -317,5 +315,8 @@ def _compute_silhouettes(
     return np.where(sizes[cluster] > 1, silhouette, 0)
 
 
-def _to_array(pairs: list[tuple[int, int]]) -> Pairs:
+def _pair_neighbours(series: Iterable[list[tuple[Any, int]]], is_near: Callable[[float], bool]) -> Pairs:
+    """Return examples that follow each other in a series of values and examples, where their values are near."""
+    neighbours = (pair for one in series for pair in pairwise(sorted(one)))
+    pairs = [(a, b) for (low, a), (high, b) in neighbours if is_near(high - low)]
     return np.array(pairs, np.int64).reshape(-1, 2)

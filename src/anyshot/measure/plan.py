@@ -53,8 +53,8 @@ class Protocol:
         queries = self.queries if smallest > self.queries else max(1, smallest // 2)
         largest = smallest - queries
         if groups is not None and smallest > 1:
-            queries = min(queries, GroupedPlan(labels, 2, 1, 1, group=groups).most_queries)
-            largest = int(GroupedPlan(labels, 2, 1, queries, group=groups).feasible.min())
+            queries = min(queries, Plan(labels, 2, 1, 1, group=groups).most_queries)
+            largest = int(Plan(labels, 2, 1, queries, group=groups).feasible.min())
         shots = tuple(shot for shot in usual if shot <= largest) or (1,)
         fewer = f" and {queries} instead of {self.queries} queries" if queries != self.queries else ""
         words = f"The smallest class has {smallest} examples: measuring {', '.join(map(str, shots))} shots{fewer}."
@@ -68,7 +68,7 @@ class Protocol:
     ) -> "Plan":
         """Return the episodes, for images with these labels; queries are of other groups than the support."""
         options = self.way, max(self.shots, default=1), self.queries, self.episodes, self.seed, tuple(class_names)
-        return Plan(labels, *options) if groups is None else GroupedPlan(labels, *options, group=groups)
+        return Plan(labels, *options, group=groups)
 
 
 class EpisodeBatch(NamedTuple):
@@ -92,6 +92,9 @@ class Plan:
         seed: Decides the episodes.
         class_names: The names of the classes, for messages.
         skip: Leaves out the first so many images of each support: the same queries, another support.
+        group: The group of each image; an image alone has one of its own. Queries are then of other groups than the
+            support: a group is never divided, unless it is all of its class.
+        held_out: Marks images that are queries only; the others are support only, whatever their groups.
     """
 
     labels: Int[np.ndarray, " image"]
@@ -102,6 +105,8 @@ class Plan:
     seed: int = 0
     class_names: Sequence[str] | None = None
     skip: int = 0
+    group: Int[np.ndarray, " image"] | None = None
+    held_out: Bool[np.ndarray, " image"] | None = None
 
     def __post_init__(self) -> None:
         for name in ("shot", "queries", "episodes"):
@@ -131,9 +136,32 @@ class Plan:
             )
 
     @cached_property
+    def most_queries(self) -> int:
+        """How many images every class has beside its largest group: as many can be queries."""
+        return min(sum(map(len, groups)) - max(map(len, groups)) for groups in self._groups)
+
+    @cached_property
     def feasible(self) -> Int[np.ndarray, " class_"]:
-        """The largest shot that each class has images for, beside its queries."""
-        return self._counts - self.queries
+        """The largest shot that surely fits each class: queries may use up every group but the largest."""
+        if self.held_out is not None:
+            queries = np.bincount(self.labels[self.held_out], minlength=len(self._counts))
+            return np.where(queries >= self.queries, self._counts - queries, 0)
+        if self.group is None:
+            return self._counts - self.queries
+        feasible = self._counts.copy()
+        for place, groups in enumerate(self._groups):
+            *others, _ = sorted(map(len, groups))
+            feasible[place] -= min(self.queries - 1 + max(others, default=0), sum(others))
+            feasible[place] *= sum(others) >= self.queries
+        return feasible
+
+    @cached_property
+    def _groups(self) -> list[list[Int[np.ndarray, " image"]]]:
+        """The images of each group of each class; where a class is a single group, each image is one."""
+        assert self.group is not None
+        classes = np.split(self._order, np.cumsum(self._counts)[:-1])
+        by_class = [[images[self.group[images] == one] for one in np.unique(self.group[images])] for images in classes]
+        return [groups if len(groups) > 1 else list(groups[0][:, None]) for groups in by_class]
 
     @cached_property
     def _order(self) -> Int[np.ndarray, " image"]:
@@ -165,9 +193,14 @@ class Plan:
         """Write what decides the episodes, and their id, so that others can evaluate on the same ones."""
         write_json(path, {"plan": 1, **self.about()})
 
-    @classmethod
-    def load(cls, path: Path, labels: Int[np.ndarray, " image"], class_names: Sequence[str] | None = None) -> "Plan":
-        """Return a saved plan for images with these labels; its episodes are checked against its id."""
+    @staticmethod
+    def load(
+        path: Path,
+        labels: Int[np.ndarray, " image"],
+        class_names: Sequence[str] = (),
+        groups: Int[np.ndarray, " image"] | None = None,
+    ) -> "Plan":
+        """Return a saved plan for images with these labels and groups; its episodes are checked against its id."""
         saved = read_json(path)
         saved_id, names = saved.pop("id", None), {"way", "shot", "queries", "episodes", "seed"}
         if saved.pop("plan", None) != 1 or saved.keys() != names or any(type(saved[name]) is not int for name in names):
@@ -175,14 +208,17 @@ class Plan:
         drawn = saved["episodes"] * saved["way"] * (saved["shot"] + saved["queries"])
         if drawn > MOST_DRAWN:
             raise BadInput(f"{path} plans {drawn} images: a plan that is loaded may draw {MOST_DRAWN}.")
-        plan = cls(labels, **saved, class_names=class_names)
+        plan = Protocol((saved.pop("shot"),), **saved).plan(labels, class_names, groups)
         if plan.id != saved_id:
-            why = "their labels draw other episodes from its seed"
+            why = "their labels or groups draw other episodes from its seed"
             raise BadInput(f"the plan {path} was made for other examples: {why}.")
         return plan
 
     def draw(self, start: int, stop: int) -> EpisodeBatch:
         """Return episodes `start` to `stop`."""
+        if self.group is not None or self.held_out is not None:
+            episodes = [self._draw_episode(np.random.default_rng((self.seed, number))) for number in range(start, stop)]
+            return EpisodeBatch(*(np.stack(arrays) for arrays in zip(*episodes, strict=True)))
         per_class = self.queries + self.shot
         used = self.way * (1 + per_class)
         blocks = -(-used // 4)  # Philox makes four numbers a count, so an episode owns a whole number of counts
@@ -198,61 +234,13 @@ class Plan:
         images = self._order[first[classes].reshape(-1, 1) + places].reshape(-1, self.way, per_class)
         return EpisodeBatch(classes, images[..., self.queries + self.skip :], images[..., : self.queries])
 
-
-@dataclass(frozen=True, eq=False)
-class GroupedPlan(Plan):
-    """Episodes whose queries belong to other groups than their support.
-
-    Queries are images that were held out, or of other groups than the support: a group is never divided, unless it is
-    all of its class.
-
-    Args:
-        held_out: Marks images that are queries only; the others are support only. None where none are.
-        group: The group of each image; an image alone has one of its own. Of no use where some are held out.
-    """
-
-    held_out: Bool[np.ndarray, " image"] | None = None
-    group: Int[np.ndarray, " image"] | None = None
-
-    @cached_property
-    def most_queries(self) -> int:
-        """How many images every class has beside its largest group: as many can be queries."""
-        return min(sum(map(len, groups)) - max(map(len, groups)) for groups in self._groups)
-
-    @cached_property
-    def feasible(self) -> Int[np.ndarray, " class_"]:
-        """The largest shot that is sure to fit each class: queries may use up every group but the largest."""
-        if self.held_out is not None:
-            queries = np.bincount(self.labels[self.held_out], minlength=len(self._counts))
-            return np.where(queries >= self.queries, self._counts - queries, 0)
-        feasible = self._counts.copy()
-        for place, groups in enumerate(self._groups):
-            sizes = sorted((len(group) for group in groups), reverse=True)
-            others = sum(sizes[1:])
-            feasible[place] -= min(self.queries - 1 + max(sizes[1:], default=0), others)
-            feasible[place] *= others >= self.queries
-        return feasible
-
-    @cached_property
-    def _groups(self) -> list[list[Int[np.ndarray, " image"]]]:
-        """The images of each group of each class; where a class is a single group, each image is one."""
-        of_image = np.arange(len(self.labels)) if self.group is None else self.group
-        classes = [np.flatnonzero(self.labels == place) for place in range(len(self._counts))]
-        divided = [[images[of_image[images] == one] for one in np.unique(of_image[images])] for images in classes]
-        return [groups if len(groups) > 1 else list(groups[0][:, None]) for groups in divided]
-
-    def draw(self, start: int, stop: int) -> EpisodeBatch:
-        """Return episodes `start` to `stop`."""
-        episodes = [self._episode(np.random.default_rng((self.seed, number))) for number in range(start, stop)]
-        return EpisodeBatch(*(np.stack(arrays) for arrays in zip(*episodes, strict=True)))
-
-    def _episode(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _draw_episode(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         classes = rng.permutation(len(self._counts))[: self.way]
-        support, query = zip(*(self._sides(place, rng) for place in classes.tolist()), strict=True)
+        support, query = zip(*(self._draw_class(place, rng) for place in classes.tolist()), strict=True)
         return classes, np.stack(support), np.stack(query)
 
-    def _sides(self, place: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return the support and the queries of a class."""
+    def _draw_class(self, place: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return the support and the queries of a class, in an episode that keeps groups or held-out images apart."""
         if self.held_out is not None:
             sides = (np.flatnonzero((self.labels == place) & (self.held_out == side)) for side in (False, True))
             at_hand, held_out = (rng.permutation(images) for images in sides)

@@ -14,7 +14,16 @@ from anyshot.data.layout import SourceOptions
 from anyshot.data.open import open_source
 from anyshot.data.pack import Embedding, Results, hash_inputs, pack, remove_leftovers
 from anyshot.data.pictures import describe_failure
-from anyshot.data.source import NO_FEATURES, Item, SelectSplits, SkippedFile, Source, describe_source, no_picture
+from anyshot.data.source import (
+    NO_FEATURES,
+    Item,
+    SelectSplits,
+    SkippedFile,
+    Source,
+    check_content,
+    describe_source,
+    no_picture,
+)
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.models.cache import FeatureCache, hash_picture
@@ -124,8 +133,9 @@ def describe_unreadable(reasons: Sequence[str], limit: int = 10) -> str:
     if not reasons:
         return ""
     more = [f"  and {len(reasons) - limit} more."] if len(reasons) > limit else []
-    files = "file" if len(reasons) == 1 else "files"
-    return "\n".join([f"Left out, {len(reasons)} {files}:", *(f"  {why}" for why in reasons[:limit]), *more])
+    return "\n".join(
+        [f"Left out, {count_noun(len(reasons), 'file')}:", *(f"  {why}" for why in reasons[:limit]), *more]
+    )
 
 
 def as_packing_embedding(embedder: Embedder, cache: FeatureCache | None = None) -> Embedding:
@@ -169,17 +179,6 @@ def open_examples(
         yield source
 
 
-@contextlib.contextmanager
-def select_pictures(
-    path: Path, options: SourceOptions | None = None, choose: SelectSplits | None = None, say: OnMessage = no_message
-) -> Iterator[Sequence[Item]]:
-    """Open the labelled pictures of a path like `open_examples`; features are refused."""
-    with open_examples(path, options, choose, say) as source:
-        if source.has_features:
-            raise BadInput(f"{path} holds features, not pictures.")
-        yield source.items
-
-
 def read_examples(
     path: Path,
     embedder: Embedder | None = None,
@@ -202,7 +201,7 @@ def read_examples(
         if source.has_features:
             return source
         if embedder is None:
-            raise BadInput(f"{path} holds pictures, not features.")
+            raise BadInput(f"{path} holds pictures, and features are needed here.")
         if source.images is not None:
             with progress("embedding", float(len(source.items))) as advance:
                 features = embedder.features(source.images, advance, cache)
@@ -246,8 +245,9 @@ def embed_path(
         raise BadInput(f"pictures are embedded here, on ray or on ray://ADDRESS, not on {on!r}.")
     if out.suffix.lower() in NO_FILES:
         raise BadInput(f"features are written to {' or '.join(FILES)}, or to a folder for a store, not to {out.name}.")
-    with select_pictures(path, options) as items:
-        if not items:
+    with open_examples(path, options) as source:
+        check_content(source, path, has_features=False)
+        if not (items := source.items):
             raise BadInput(f"there are no pictures in {path}.")
         embedder = load_embedder(model, registry=load_registry(using))
         if out.suffix.lower() in FILES:

@@ -276,7 +276,8 @@ def read_episodes(folder: Path, rows: Sequence[Row]) -> Episodes:
 
     A report needs no recalls: without them, or where they are damaged, intervals of differences are wider.
     """
-    wanted = {(str(row["model"]), _undisputed_key(row)): row for row in rows}
+    keys = ((CellKey.of_row(row), row) for row in rows)
+    wanted = {(str(row["model"]), key._replace(head=key.head.partition(AT)[0])): row for key, row in keys}
     episodes: Episodes = {}
     for path in [*sorted(folder.glob("*/recalls-*.npz")), *folder.glob("recalls.npz")]:
         try:
@@ -289,11 +290,6 @@ def read_episodes(folder: Path, rows: Sequence[Row]) -> Episodes:
                 cells = dict(zip(one.shots, one.accuracies, strict=True))
                 episodes[CellKey.of_row(row)] = one.plan["id"], cells
     return episodes
-
-
-def _undisputed_key(row: Row) -> CellKey:
-    key = CellKey.of_row(row)
-    return key._replace(head=key.head.partition(AT)[0])
 
 
 def _label_history(epochs: Sequence[Row], recipe: dict[str, Any]) -> list[Row]:

@@ -3,7 +3,6 @@
 A change builds the next classifier beside the current one and then replaces it, so readers never wait.
 """
 
-import contextlib
 import copy
 import itertools
 import threading
@@ -20,7 +19,7 @@ from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import read_save_stamp
 from anyshot.classify.images import ImageClassifier
 from anyshot.classify.leave_one_out import leave_out
-from anyshot.files import locked
+from anyshot.files import lock_existing
 from anyshot.inspect.copies import find_copies
 from anyshot.inspect.corrections import COLUMNS, Correction, move_example
 from anyshot.inspect.labels import SURE, UNLIKELY, rank_suspects
@@ -167,7 +166,7 @@ class ServedClassifier:
         folder = self.folder
         if folder is None or not is_fitted(self.current):
             raise HTTPException(409, "Nothing to save, or the server was started without --save.")
-        with self._save_lock, locked(folder) if folder.is_dir() else contextlib.nullcontext():
+        with self._save_lock, lock_existing(folder):
             if read_save_stamp(folder) != self._save_stamp:
                 if not merge:
                     raise HTTPException(

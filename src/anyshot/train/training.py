@@ -31,7 +31,7 @@ from anyshot.data.store import Frames, Store, StoreSplit
 from anyshot.errors import BadInput, as_bad_input
 from anyshot.files import read_json, write_json
 from anyshot.measure.engine import compute_recalls, compute_vectors
-from anyshot.measure.plan import Plan
+from anyshot.measure.plan import Protocol
 from anyshot.models.cache import FeatureCache
 from anyshot.models.devices import CHOICE, has_bfloat16, to_gpu, training_device, use_threads
 from anyshot.models.embedders import load_embedder
@@ -357,8 +357,8 @@ class _Run:
         """Return the accuracy on the validation classes at the train shot, and keep the best model so far."""
         recipe, val, model = self.recipe, self.val, self.learner.model
         assert val is not None
-        protocol = {"queries": recipe.validation_queries, "episodes": recipe.validation_episodes, "seed": recipe.seed}
-        plan = Plan(val.labels, shot=recipe.train_shot, class_names=val.class_names, **protocol)
+        sizes = {"queries": recipe.validation_queries, "episodes": recipe.validation_episodes, "seed": recipe.seed}
+        plan = Protocol((recipe.train_shot,), **sizes).plan(val.labels, val.class_names)
         features = to_gpu(torch.from_numpy(model.features(val.items)), self.learner.device)
         vectors = compute_vectors(features, model.embed, model.bound_head.parameters)  # Gram matrices only as needed
         accuracy = 100 * float(compute_recalls(vectors, [model.bound_head], plan, [recipe.train_shot]).mean())
