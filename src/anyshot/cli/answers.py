@@ -219,15 +219,20 @@ def advise_source(
                 examples.features, examples.labels, heads, curve.shots, way, curve.episodes, curve.seed, **settings
             )
         if out is not None:
-            jpegs = make_thumbnails(settings.get("picture"), advice.pictures)
-            write_json(out / "advice.json", advice.to_dict())
-            write_text(out / "advice.md", advice.to_markdown())
-            write_text(out / "advice.html", render_advice(advice, jpegs, str(source)))
-            print_message(f"open {out / 'advice.html'}")
+            _write_advice(advice, source, out)
         text = advice.to_text()
-        if unlabelled is not None and pool is not None:
-            text += f"\n\n{_rank(pool, unlabelled, advice, embedder, out)}"
+        if pool is not None:
+            text += f"\n\n{_rank(pool, str(unlabelled), advice, embedder, out)}"
         return to_printable(text)
+
+
+def _write_advice(advice: Advice, source: Path, out: Path) -> None:
+    """Write the advice as a page, as Markdown and as JSON."""
+    jpegs = make_thumbnails(advice.case.picture, advice.pictures)
+    write_json(out / "advice.json", advice.to_dict())
+    write_text(out / "advice.md", advice.to_markdown())
+    write_text(out / "advice.html", render_advice(advice, jpegs, str(source)))
+    print_message(f"open {out / 'advice.html'}")
 
 
 @contextmanager
@@ -244,7 +249,7 @@ def _open_unlabelled(path: Path | None, embedder: Embedder | None, options: Read
         yield examples
 
 
-def _rank(examples: Source, unlabelled: Path, advice: Advice, embedder: Embedder | None, out: Path | None) -> str:
+def _rank(examples: Source, unlabelled: str, advice: Advice, embedder: Embedder | None, out: Path | None) -> str:
     """Rank unlabelled examples, and write the table and the page of them."""
     case, names = advice.case, [name.removeprefix(f"{unlabelled}/") for name in examples.names]
     labels = np.array(case.class_names)[case.labels]
@@ -256,7 +261,7 @@ def _rank(examples: Source, unlabelled: Path, advice: Advice, embedder: Embedder
         read = None if embedder is None else read_picture(examples, embedder)
         jpegs = make_thumbnails(read, [one.example for one in ranking])
         write_table(out / "label-next.csv", [round_row(row) for row in rows])
-        page = render_ranking(ranking, names, case.class_names, jpegs, str(unlabelled), is_features=embedder is None)
+        page = render_ranking(ranking, names, case.class_names, jpegs, unlabelled, is_features=embedder is None)
         write_text(out / "label-next.html", page)
         print_message(f"open {out / 'label-next.html'}")
     return as_text("", [describe_ranking(ranking, names)]).lstrip()
