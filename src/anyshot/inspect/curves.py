@@ -19,8 +19,10 @@ OPERATIONS_PER_SECOND = 5e9  # multiplications for such a head, on one core (doc
 OPERATIONS = 30 * OPERATIONS_PER_SECOND
 FIT_OPERATIONS = 5e7  # what a fit costs besides, however small: some 10 ms
 FEW_EXAMPLES, WIDE = 20, 0.05  # a class of fewer examples, with intervals wider than this, is called rough; not tuned
-LOGISTIC = "logistic"  # the head that is tried where every class has many examples
-LEAST_FITTED = 15  # of every class: with fewer, logistic regression was behind on all sets (docs/log/posterior.md)
+LOGISTIC = "logistic"  # the head that is tried where most classes have many examples
+LEAST_FITTED = (
+    15  # of half of the classes: with fewer, logistic regression was behind on all sets (docs/log/posterior.md)
+)
 MOST_FITTED = 1000  # examples of all classes together, which takes some seconds
 FOLDS = 3
 
@@ -219,18 +221,21 @@ def compare_with_regression(case: AdviceCase, best: str) -> Section:
 
 def _find_obstacle(case: AdviceCase) -> str:
     """Return why logistic regression is not tried; nothing where it is."""
-    smallest = int(case.counts.min())
     if LOGISTIC in case.heads:
         return "it is among the heads above"
-    if smallest < LEAST_FITTED:
-        return f"it takes {LEAST_FITTED} examples of every class, and the smallest has {smallest}"
+    if (median := int(np.median(case.counts))) < LEAST_FITTED:
+        return f"it takes {LEAST_FITTED} examples of a class, and the median class has {median}"
     if len(case.counts) * LEAST_FITTED > MOST_FITTED:
         return f"there are more than {MOST_FITTED // LEAST_FITTED} classes"
     return ""
 
 
 def _sample(case: AdviceCase) -> np.ndarray:
-    """Return the rows of as many examples of each class as are affordable, whole groups before parts of others."""
+    """Return the rows of as many examples of each class as are affordable, whole groups before parts of others.
+
+    Classes of fewer examples than there are parts are left aside.
+    """
     rng, most = np.random.default_rng(case.seed), MOST_FITTED // len(case.counts)
     order = rng.permutation(int(case.groups.group.max()) + 1)[case.groups.group].argsort(kind="stable")
-    return np.sort(np.concatenate([order[case.labels[order] == label][:most] for label in range(len(case.counts))]))
+    classes = np.flatnonzero(case.counts >= FOLDS)
+    return np.sort(np.concatenate([order[case.labels[order] == label][:most] for label in classes]))
