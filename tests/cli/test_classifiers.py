@@ -185,7 +185,7 @@ def test_what_fit_says_of_its_accuracy(model, monkeypatch):
         Image.open(file).save(file.with_suffix(".jpg"), exif=exif)
         file.unlink()
     words, _, _ = run("anyshot fit photos --model run -o again", monkeypatch)
-    assert re.search(r"24 of them are in [56] groups of near-copies or of one moment \(found by times", words)
+    assert re.search(r"24 of them are in [56] groups of one moment or much alike \(found by times", words)
     assert "with whole groups left out it is" in words
 
 
@@ -362,7 +362,7 @@ def test_fit_says_what_its_examples_cannot_tell(tmp_path, monkeypatch):
     np.savez("burst.npz", features=X, labels=labels)
     words = run("anyshot fit burst.npz -o made", monkeypatch).out
     assert "All examples of a belong together" in words
-    assert "of near-copies (found by near-identical features)" in words
+    assert "that are much alike (found by similar features)" in words
     assert "moment" not in words
     np.savez("named.npz", features=X, labels=labels, scene=labels)
     words = run("anyshot fit named.npz --group-column scene -o made", monkeypatch).out

@@ -50,8 +50,8 @@ class LeaveOneOutAccuracy:
         """Say of what kind the groups are, and how they were found."""
         kinds = ["that you named"] if NAMED in self.evidence else []
         if signs := [sign for sign in self.evidence if sign != NAMED]:
-            # Vectors that are near each other may be of a text or a sound: only times and file names tell of moments.
-            examples = "of near-copies" if signs == [NEAR_VECTORS] else "of near-copies or of one moment"
+            # Vectors that are near each other may be of a text or a sound: only times tell of moments.
+            examples = "that are much alike" if signs == [NEAR_VECTORS] else "of one moment or much alike"
             kinds.append(f"{examples} (found by {' and '.join(signs)})")
         return " or ".join(kinds)
 

@@ -6,7 +6,7 @@ whatever is estimated by leaving examples out leaves out whole groups (`anyshot.
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -39,16 +39,14 @@ MANY_GROUPS = 0.7  # the same, of groups that are named or found by times: most 
 LEAST_SILHOUETTE = 0.35  # mean silhouette above which a grouping counts as one: of independent photos it is 0.1 to 0.3
 CHANCE = 0.01  # probability that an example has an independent one below NEAR
 PAIR_CHANCE = 0.05  # and that two independent examples are below a wider limit
-LIKELY_NEAR = 0.6  # distance of two files with consecutive numbers that belong together; set once, not tuned
 LEAST_SHARE = 0.05  # share of the examples that a kind of evidence must group, or it is ignored
 
 Pairs = Int[np.ndarray, "pair 2"]
-NAMED, NEAR_VECTORS = "the names you gave", "near-identical features"  # kinds of evidence
+NAMED, NEAR_VECTORS = "the names you gave", "similar features"  # kinds of evidence
 MISSING = ("None", "nan", "<NA>", "NaT")  # what values that stand for a missing one are printed as
 NO_PAIRS: Pairs = np.empty((0, 2), np.int64)
 
 _TIME = re.compile(r"((?:19|20)\d{6})[-_ T]?(\d{6})")
-_NUMBER = re.compile(r"^(.*?)(\d+)\D*$")
 
 
 Vectors = Float[np.ndarray, "example d"]
@@ -113,7 +111,7 @@ class Groups:
     group: Int[np.ndarray, " example"]
     """The group of each example, counted from 0; an example that belongs to no other is a group of one."""
     evidence: tuple[str, ...]
-    """How the groups were found: NAMED, times, numbers in names, near-identical features; empty if there are none."""
+    """How the groups were found: NAMED, times, similar features; empty if there are none."""
 
     @property
     def count(self) -> int:
@@ -145,11 +143,11 @@ def find_groups(
     times: Sequence[float | None] = (),
     group_names: Sequence[Any] = (),
 ) -> Groups:
-    """Find groups within classes, by times, by numbers in file names, and by near-identical vectors.
+    """Find groups within classes, by times, and by similar vectors.
 
-    Where the user has named groups, times and file names do not count. When near vectors are looked for, a group that
-    is named or found by times is one example, its mean: different scenes stay apart, and one whose photos came with
-    two calls is found.
+    Where the user has named groups, times do not count. When vectors are compared, a group that is named or found by
+    times is one example, its mean: different scenes stay apart, and one whose photos came with two calls is found.
+    Vectors of classes of more than LARGEST_CLASS examples are not compared.
 
     Args:
         vectors: A vector per example; None for times alone.
@@ -174,8 +172,6 @@ def find_groups(
     typical = WithinClassDistance.estimate(means, labels[firsts])
     many = MANY if len(firsts) == count else MANY_GROUPS
     near = firsts[_pair_by_distance(means, labels[firsts], typical, many)]
-    if named is None:
-        groups = groups.join(_pair_by_number(vectors, labels, names, typical), "numbers in file names", count)
     return groups.join(near, NEAR_VECTORS, len(firsts))
 
 
@@ -232,29 +228,16 @@ def parse_time(name: str) -> float | None:
 
 def _pair_by_time(labels: Labels, names: Sequence[str], times: Sequence[float | None]) -> Pairs:
     """Return examples of a class that follow each other within MOST_SECONDS."""
-    dated: dict[int, list[tuple[Any, int]]] = defaultdict(list)
+    dated: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for example, label in enumerate(labels.tolist()):
         time = times[example] if example < len(times) else None
         if time is None and example < len(names):
             time = parse_time(names[example])
         if time is not None:
             dated[label].append((time, example))
-    return _pair_neighbours(dated.values(), lambda seconds: seconds <= MOST_SECONDS)
-
-
-def _pair_by_number(vectors: Vectors, labels: Labels, names: Sequence[str], typical: WithinClassDistance) -> Pairs:
-    """Return files of a class with consecutive numbers and near vectors, unless most such files are not near."""
-    numbered: dict[tuple[int, str], list[tuple[Any, int]]] = defaultdict(list)
-    for example, name in enumerate(names[: len(labels)]):
-        if match := _NUMBER.match(name.rpartition(".")[0]):  # what has no ending, such as "row 7", is no file
-            numbered[int(labels[example]), match[1]].append((int(match[2]), example))
-    pairs = _pair_neighbours(numbered.values(), lambda step: step == 1)
-    if not len(pairs):
-        return NO_PAIRS
-    parts = (pairs[part].T for part in blocks(len(pairs)))
-    distances = np.concatenate([((vectors[one] - vectors[other]) ** 2).sum(1) for one, other in parts])
-    limit = LIKELY_NEAR * typical.distance
-    return pairs[distances <= limit] if np.median(distances) <= limit else NO_PAIRS
+    neighbours = (pair for series in dated.values() for pair in pairwise(sorted(series)))
+    pairs = [(a, b) for (earlier, a), (later, b) in neighbours if later - earlier <= MOST_SECONDS]
+    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def _pair_by_distance(vectors: Vectors, labels: Labels, typical: WithinClassDistance, many: float) -> Pairs:
@@ -313,10 +296,3 @@ def _compute_silhouettes(
     larger = np.maximum(inside, outside)
     silhouette = np.where(larger > 0, (outside - inside) / np.where(larger > 0, larger, 1), 1.0)
     return np.where(sizes[cluster] > 1, silhouette, 0)
-
-
-def _pair_neighbours(series: Iterable[list[tuple[Any, int]]], is_near: Callable[[float], bool]) -> Pairs:
-    """Return examples that follow each other in a series of values and examples, where their values are near."""
-    neighbours = (pair for one in series for pair in pairwise(sorted(one)))
-    pairs = [(a, b) for (low, a), (high, b) in neighbours if is_near(high - low)]
-    return np.array(pairs, np.int64).reshape(-1, 2)
