@@ -358,6 +358,11 @@ def test_fit_says_what_its_examples_cannot_tell(tmp_path, monkeypatch):
     assert "every class has a single example" in words
     assert "never says none of these" in words
     assert FewShotClassifier.load("made").is_known(rng.normal(size=(9, 64))).all()
+    for spread, hardly_differ in ((2.0, False), (0.3, True)):  # one scene of each class, it may be
+        alike = 2 * np.repeat(rng.normal(size=(4, 64)), 12, axis=0) + spread * rng.normal(size=(48, 64))
+        np.savez("alike.npz", features=alike, labels=labels)
+        words = run("anyshot fit alike.npz -o made", monkeypatch).out
+        assert ("The examples of a class hardly differ." in words) == hardly_differ
     X[:12] = X[0] + 1e-3 * rng.normal(size=(12, 64))
     np.savez("burst.npz", features=X, labels=labels)
     words = run("anyshot fit burst.npz -o made", monkeypatch).out

@@ -104,6 +104,18 @@ class WithinClassDistance:
         return self.distance * float(chi2.ppf(probability, self.dimensions)) / self.dimensions
 
 
+def compare_distances(vectors: Vectors, labels: Labels) -> float:
+    """Return the typical squared distance within classes as a share of the mean one between classes."""
+    counts, squares = np.bincount(labels), (vectors.astype(np.float64) ** 2).sum(1)
+    sums = np.zeros((len(counts), vectors.shape[1]))
+    np.add.at(sums, labels, vectors)
+    # Sums over all pairs of examples, and over those of one class.
+    every = 2 * len(labels) * squares.sum() - 2 * (sums.sum(0) ** 2).sum()
+    within = 2 * (counts * np.bincount(labels, squares)).sum() - 2 * (sums**2).sum()
+    between = (every - within) / (len(labels) ** 2 - (counts**2).sum())
+    return WithinClassDistance.estimate(vectors, labels).distance / between if between > 0 else 1.0
+
+
 @dataclass(frozen=True)
 class Groups:
     """Which examples belong together."""
