@@ -193,6 +193,9 @@ def test_near_copies_are_not_joined_with_other_examples():
         both = np.r_[X, X[copied] + 0.55 * rng.normal(size=(60, 64))]
         found = find_groups(unit_vectors(both), np.r_[codes, codes[copied]]).group
         assert adjusted_rand_score(np.r_[np.arange(120), copied], found) > 0.9
+        few = np.r_[:120, 120:132]  # nor are others called copies, where copies are few
+        pairs = {pair[:2] for pair in find_copies(unit_vectors(both[few]), np.r_[codes, codes[copied[:12]]])}
+        assert len(pairs - {(one, 120 + place) for place, one in enumerate(copied[:12])}) <= 6
 
 
 def test_bursts_are_told_and_left_out_whole():

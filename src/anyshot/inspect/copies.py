@@ -1,7 +1,7 @@
 """Pairs of examples that are one: the same example twice, or a cropped, turned, mirrored or brighter copy of a picture.
 
 Features suggest pairs; where the pictures are at hand, these decide. Without pictures a pair is reported only if it is
-nearer than chance would bring two examples of one class.
+as near as near-copies are (`anyshot.measure.groups`), and nearer than chance would bring two examples of one class.
 
 Pictures: the middle of one, at several angles and scales and mirrored, is searched for everywhere in the other, on
 small grey thumbnails. Where it is found, larger thumbnails are aligned, and their details are correlated: two photos of
@@ -24,12 +24,12 @@ from threadpoolctl import threadpool_limits
 from anyshot.data.pictures import to_picture
 from anyshot.inspect.case import AdviceCase
 from anyshot.inspect.sections import Section, Table, picture_cell
-from anyshot.measure.groups import MOST_EXAMPLES, Labels, Vectors, WithinClassDistance
+from anyshot.measure.groups import MOST_EXAMPLES, NEAR, Labels, Vectors, WithinClassDistance
 from anyshot.progress import OnProgress, no_progress
 from anyshot.text import count_noun
 
 NEIGHBOURS = 3  # nearest examples of each that are considered; not tuned
-NEAR = 0.9  # squared distance of a possible copy, as a share of the usual one within a class: a crop to 70 % moves
+POSSIBLE = 0.9  # squared distance of a possible copy, as a share of the usual one within a class: a crop to 70 % moves
 # features by 0.63 of it (docs/log/advice.md)
 CHANCE = 0.05  # expected number of pairs, over all examples, that are reported by chance
 ROUNDING = 1e-10  # squared distance of equal vectors after rounding, as a share of the mean square about the mean
@@ -82,7 +82,10 @@ def find_copies(
     for (one, place), other in np.ndenumerate(neighbours):
         scale = max(squares[one, -1], squares[other, -1], rounding) or 1.0
         relative[min(one, int(other)), max(one, int(other))] = squares[one, place] / scale, squares[one, place]
-    limit = NEAR * usual.distance if picture is not None else usual.quantile(2 * CHANCE / count**2)
+    if picture is not None:
+        limit = POSSIBLE * usual.distance
+    else:
+        limit = min(NEAR * usual.distance, usual.quantile(2 * CHANCE / count**2))
     limit = max(limit, rounding)
     nearest = sorted(relative.items(), key=lambda row: row[1])
     pairs = [(pair, square) for pair, (_, square) in nearest if square <= limit]
