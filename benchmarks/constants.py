@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from heads import SUPPORTS, Record, _calibration, draw, in_directions, posterior, read_sets
+from heads import SUPPORTS, Record, draw, in_directions, measure_calibration, posterior, read_sets
 
 from anyshot.models import gaussian
 from anyshot.progress import progress
@@ -34,7 +34,9 @@ def set_constant(name: str, value: float) -> None:
 
 def measure(record: Record) -> np.ndarray:
     """The accuracy and the calibration error in percent, and the AUROC of unknown classes."""
-    return np.array([record.units(by_class=False).mean(), _calibration(record.sure), np.mean(record.aurocs, 0)[0]])
+    return np.array(
+        [record.units(by_class=False).mean(), measure_calibration(record.sure), np.mean(record.aurocs, 0)[0]]
+    )
 
 
 def main() -> None:

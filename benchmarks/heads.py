@@ -437,8 +437,8 @@ def contest(
         rival = min(rivals, key=lambda peer: behind(cosine, rivals[peer]).mean())
         lead = -behind(rivals[rival], record)
         row |= {"lead": lead.mean(), "lead_ci95": half_width(lead), "rival": rival}
-        row |= {"calibration_error": _calibration(record.sure)}
-        left_out = [_calibration(record.sure[:n] + record.sure[n + 1 :]) for n in range(len(record.sure))]
+        row |= {"calibration_error": measure_calibration(record.sure)}
+        left_out = [measure_calibration(record.sure[:n] + record.sure[n + 1 :]) for n in range(len(record.sure))]
         row |= {"calibration_error_ci95": half_width(np.array(left_out)) * (len(left_out) - 1)}
         row |= {"log_loss": np.mean(record.losses), "auroc_unknown": np.mean([a for a, _ in record.aurocs])}
         row |= {"auroc_by_probability": np.mean([b for _, b in record.aurocs])}
@@ -448,7 +448,7 @@ def contest(
     return rows
 
 
-def _calibration(sure: list[np.ndarray]) -> float:
+def measure_calibration(sure: list[np.ndarray]) -> float:
     """The expected calibration error of some episodes, in %."""
     if not sure:
         return float("nan")
