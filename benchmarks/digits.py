@@ -13,7 +13,7 @@ import warnings
 
 import numpy as np
 import torch
-from heads import Record, Set, _calibration, draw, half_width, logistic, ours, theirs
+from heads import Record, Set, draw, half_width, logistic, measure_calibration, ours, theirs
 from sklearn.datasets import load_digits
 from sklearn.svm import LinearSVC
 
@@ -50,7 +50,7 @@ def main() -> None:
         first = accuracy["posterior"]
         cells = [f"{first.mean():.1f}"]
         cells += [f"{(a - first).mean():+.1f} ± {half_width(a - first):.1f}" for a in list(accuracy.values())[1:]]
-        errors = " ".join(f"{_calibration(one.sure):.1f}" for one in results.values())
+        errors = " ".join(f"{measure_calibration(one.sure):.1f}" for one in results.values())
         print(f"| {shot} | {' | '.join(cells)} | {errors} |", flush=True)
 
 
