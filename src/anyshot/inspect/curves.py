@@ -20,9 +20,7 @@ OPERATIONS = 30 * OPERATIONS_PER_SECOND
 FIT_OPERATIONS = 5e7  # what a fit costs besides, however small: some 10 ms
 FEW_EXAMPLES, WIDE = 20, 0.05  # a class of fewer examples, with intervals wider than this, is called rough; not tuned
 LOGISTIC = "logistic"  # the head that is tried where most classes have many examples
-LEAST_FITTED = (
-    15  # of half of the classes: with fewer, logistic regression was behind on all sets (docs/log/posterior.md)
-)
+LEAST_FITTED = 15  # of the median class: with fewer, logistic regression was behind on all sets (docs/log/posterior.md)
 MOST_FITTED = 1000  # examples of all classes together, which takes some seconds
 FOLDS = 3
 

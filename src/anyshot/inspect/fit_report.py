@@ -112,7 +112,7 @@ class FitReport:
             return ""
         source = "scene" if self._noun == "picture" else "source"
         return (
-            f" The {self._noun}s of a class hardly differ. If they are of one {source}, new ones of others may be "
+            f" The {self._noun}s of a class hardly differ. If they are all of one {source}, those of another may be "
             "called none of these: add some, or take --reject 0."
         )
 
