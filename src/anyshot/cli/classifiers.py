@@ -48,7 +48,7 @@ def fit(
         reject: Share of photos like the classes' own examples that may be called none of these. More of the photos of
             other days will be, as `anyshot test` tells; choose a smaller share then.
         keep: Examples per class that are kept for calibration, so that a probability of 0.8 is right in 8 of 10 cases.
-            The head logistic learns from these alone.
+            The head logistic fits its weights to these alone.
     """
     from anyshot.cli.learning import fit_source
 

@@ -20,7 +20,7 @@ OPERATIONS = 30 * OPERATIONS_PER_SECOND
 FIT_OPERATIONS = 5e7  # what a fit costs besides, however small: some 10 ms
 FEW_EXAMPLES, WIDE = 20, 0.05  # a class of fewer examples, with intervals wider than this, is called rough; not tuned
 LOGISTIC = "logistic"  # the head that is tried where most classes have many examples
-LEAST_FITTED = 15  # of the median class: with fewer, logistic regression was behind on all sets (docs/log/posterior.md)
+LEAST_FITTED = 15  # of the median class: with fewer, little is gained (docs/log/posterior.md)
 MOST_FITTED = 1000  # examples of all classes together, which takes some seconds
 FOLDS = 3
 
@@ -212,7 +212,7 @@ def compare_with_regression(case: AdviceCase, best: str) -> Section:
     sentences = [
         f"Fitted to two thirds of {len(rows)} examples and tested on the others, three times: logistic regression is "
         f"right on {accuracy:.1%}, {best} on {accuracy_of_best:.1%} (a difference of {gap} points).",
-        advice or f"That is no reason to prefer it to {best}, which also takes classes of few examples.",
+        advice or f"That is no reason to prefer it to {best}, which is faster.",
     ]
     return Section(title, sentences, values={"regression_lead": (lead, half), "regression_advice": advice})
 

@@ -209,7 +209,7 @@ FEATURE_HEADS: dict[str, Head] = {
     "unit-proto": Head(_unit_vectors_for_euclidean, euclidean, alternative_to="proto", temperature=COSINE_TEMPERATURE),
     # A Gaussian model of each class, estimated from the support; scores by the log predictive density.
     "posterior": replace(POSTERIOR_HEAD, temperature=30.0),
-    # Logistic regression on the examples of the support: for classes that all have many.
+    # The posterior, refined by logistic regression on the kept examples: for classes that have many.
     "logistic": LOGISTIC_HEAD,
 }
 

@@ -1,19 +1,27 @@
-"""Logistic regression on the support: a head for classes that all have many examples.
+"""The posterior, refined by logistic regression: a head for classes that have many examples.
 
-The posterior assumes that the images of all classes vary alike. Logistic regression assumes nothing of the kind and
-looks only at what tells classes apart, which needs more examples. So it can be ahead where every class has twenty or
-more, and falls behind where some have few (docs/posterior.md has the numbers; `anyshot advise` measures it on your own
-examples).
+The posterior assumes that the images of all classes vary alike, which fails for loose classes of several kinds each.
+Logistic regression looks only at what tells classes apart, but needs many examples of each class. So the posterior
+decides first, and logistic regression corrects it among the classes that have several examples:
 
-The weights are fitted by scikit-learn to the examples that the classifier keeps (`keep`, 256 of a class by default). A
-class of which none is kept is learned from its mean. The evidence against "none of these" is that of the posterior.
+    logit = logit of the posterior + weights (x - centre) / |x - centre|
+
+These logits are shifted together, so that the classes that are refined keep their common probability: rare classes,
+which have no weights, are neither favoured nor put behind. The weights are fitted with the posterior's leave-one-out
+logits as an offset. How little they are penalised is chosen by the likelihood of examples that were left out of all of
+it; where no weights help, the head is the posterior. docs/log/posterior.md compares it with the posterior, with
+support vector machines and with plain logistic regression; `anyshot advise` does so on your own examples.
+
+The weights are fitted to the examples that the classifier keeps (`keep`, 256 of a class by default). The evidence
+against "none of these" is that of the posterior.
 """
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from threadpoolctl import threadpool_limits
+from scipy.optimize import minimize
 from torch import Tensor
 
 from anyshot.errors import BadInput
@@ -27,52 +35,64 @@ from anyshot.models.law import (
     Moments,
     Parameters,
     Prototypes,
-    keep_vectors,
     normalize,
 )
 
-STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # scikit-learn's C; the one that makes left-out examples likeliest is chosen
+LEAST_GROUPS = 3  # examples (groups count as one) of a class that gets weights: with two, nothing is left to choose by
+STRENGTHS = (1.0, 3.0, 10.0)  # of the weights, C in scikit-learn's words; beside 0, which leaves the posterior as it is
 FOLDS = 3  # parts of the examples, each of which is left out once; groups are left out whole
 ITERATIONS = 300  # at most, for each strength
-TOLERANCE = 1e-5  # of the gradient: the weights do not depend on the order of the examples, to some digits
+TOLERANCE = 1e-3  # of the gradient: the weights do not depend on the order of the examples, to some digits
+EXCLUDED = -1e30  # logit of a class that has no part in a sum; minus infinity would make the sum of no class undefined
+
+Vectors = Float[Tensor, "image d"]
+Labels = Int[Tensor, " image"]
+Members = Bool[Tensor, " way"]  # whether a class gets weights
 
 
 def fit(moments: Moments, examples: Examples, base: Parameters | None = None) -> dict[str, Tensor]:
-    """Return the weights of each class, what the evidence needs, and `scale`, the factor of the logits.
+    """Return the posterior's parameters, the weights of each class, and `scale`, the factor of the refined logits.
 
-    The strength of the weights (how little they are penalised) and the factor are those that make examples likeliest
-    which were left out by folds.
+    The strength of the weights and the factor are those that make examples likeliest which were left out by folds.
+    Every class counts the same there.
 
     Args:
         moments: Of the unit vectors of all images.
         examples: Unit vectors that are part of the support, some of each class.
         base: Not used: `fit_base` refuses it.
     """
-    way, choices, known = len(moments.counts), [], _add_means(moments, examples)
-    scores, is_scored = _leave_folds_out(known, way, STRENGTHS)
-    answers = known.owner[is_scored]
-    for strength, score in zip(STRENGTHS, scores[:, is_scored], strict=True):
-        factor, loss = gaussian.likeliest_factor(score, answers, torch.ones(len(answers)).double(), 1.0)
-        choices.append((loss, strength, factor))
-    _, strength, factor = min(choices)
-    weights = _fit_weights(known.vectors, known.owner, way, _up_to(strength))[-1]
-    model = {"weights": weights, "strength": weights.new_tensor(strength), "scale": weights.new_tensor(factor)}
-    return gaussian.fit(moments, examples) | model
-
-
-def _up_to(strength: float) -> tuple[float, ...]:
-    """Return the strengths up to one: each fit starts from the weights of the one before, and so ends the same."""
-    return STRENGTHS[: STRENGTHS.index(strength) + 1]
+    known = _add_means(moments, examples)
+    members, fold = _assign_folds(known, len(moments.counts))
+    strength, scale = 0.0, 1.0
+    if members.sum() > 1:
+        strengths = (0.0, *STRENGTHS)
+        classes, answers = known.owner[fold >= 0].unique(return_inverse=True)
+        weights = 1 / torch.bincount(answers)[answers].double()
+        weights *= len(weights) / weights.sum()
+        scores = _leave_folds_out(known, members, fold, strengths)[:, fold >= 0][:, :, classes]
+        choices = [gaussian.likeliest_factor(one, answers, weights, 1.0) for one in scores]
+        _, strength, factor = min((loss, s, factor) for (factor, loss), s in zip(choices, strengths, strict=True))
+        scale = factor if strength else 1.0  # without weights the posterior's own factor is the better one
+    model = _fit_models(moments, examples, members, (strength,))[0]
+    return model | {name: moments.means.new_tensor(value) for name, value in (("scale", scale), ("strength", strength))}
 
 
 def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) -> LeaveOneOut:
-    """Return logits of examples that were left out by folds, with the evidence of each left out by itself."""
-    strengths = _up_to(float(parameters["strength"]))
-    scores, is_scored = _leave_folds_out(_add_means(moments, examples), len(moments.counts), strengths)
-    scores, is_scored = scores[:, : len(examples.owner)], is_scored[: len(examples.owner)]
-    evidence = gaussian.leave_one_out(moments, examples, parameters).evidence
-    evidence = evidence[is_scored[moments.counts[examples.owner] > _group_sizes(examples)]]
-    return LeaveOneOut(parameters["scale"] * scores[-1][is_scored], evidence, examples.owner[is_scored])
+    """Return logits of examples that were left out by folds, with the evidence of each left out by itself.
+
+    Where there are no weights, and of classes in every fold, the logits are those of the posterior, too.
+    """
+    posterior = gaussian.leave_one_out(moments, examples, parameters)
+    logits, evidences = (values * parameters["factor"] for values in posterior[:2])
+    strength = float(parameters["strength"])
+    if strength:
+        known = _add_means(moments, examples)
+        members, fold = _assign_folds(known, len(moments.counts))
+        scores = _leave_folds_out(known, members, fold, (strength,))[0, : len(examples.owner)]
+        is_scored = _has_others(moments, examples)
+        is_in_fold = fold[: len(examples.owner)][is_scored] >= 0
+        logits[is_in_fold] = parameters["scale"] * scores[is_scored][is_in_fold]
+    return LeaveOneOut(logits, evidences, posterior.owner)
 
 
 def _add_means(moments: Moments, examples: Examples) -> Examples:
@@ -84,65 +104,121 @@ def _add_means(moments: Moments, examples: Examples) -> Examples:
     return Examples(*map(torch.cat, ((examples.vectors, vectors), (examples.owner, missing), (groups, new_groups))))
 
 
-def _group_sizes(examples: Examples) -> Int[Tensor, " image"]:
-    """Return how many examples the group of each has."""
-    return torch.ones_like(examples.owner) if examples.groups is None else examples.groups.bincount()[examples.groups]
+def _has_others(moments: Moments, examples: Examples) -> Bool[Tensor, " image"]:
+    """Return whether the class of each example has images outside of the example's group."""
+    sizes = torch.ones_like(examples.owner) if examples.groups is None else examples.groups.bincount()[examples.groups]
+    return moments.counts[examples.owner] > sizes
 
 
-def _leave_folds_out(
-    examples: Examples, way: int, strengths: Sequence[float]
-) -> tuple[Float[Tensor, "strength image way"], Bool[Tensor, " image"]]:
-    """Return the scores of examples by weights that were fitted without their fold, and whether each was left out.
-
-    Classes whose examples are a single group are in every fold.
-    """
-    vectors, owner, groups = examples
+def _assign_folds(examples: Examples, way: int) -> tuple[Members, Int[Tensor, " image"]]:
+    """Return which classes get weights, and the fold of each example; -1 where a class is a single group."""
+    _, owner, groups = examples
     assert groups is not None
     first = torch.full((int(groups.max()) + 1,), -1)
     first[groups.flip(0)] = torch.arange(len(groups)).flip(0)  # the first example of each group
-    is_scored = (torch.bincount(owner[first], minlength=way) > 1)[owner]
-    fold = torch.where(is_scored, gaussian.rank_in_class(owner[first])[groups] % FOLDS, -1)
-    scores = torch.zeros(len(strengths), len(owner), way, dtype=torch.float64)
+    n_groups = torch.bincount(owner[first], minlength=way)
+    fold = torch.where(n_groups[owner] > 1, gaussian.rank_in_class(owner[first])[groups] % FOLDS, -1)
+    return n_groups >= LEAST_GROUPS, fold
+
+
+def _leave_folds_out(
+    examples: Examples, members: Members, fold: Int[Tensor, " image"], strengths: Sequence[float]
+) -> Float[Tensor, "strength image way"]:
+    """Return the scores of examples by models that were fitted without their fold; 0 for those in every fold."""
+    vectors, owner, groups = examples
+    assert groups is not None
+    scores = torch.zeros(len(strengths), len(owner), len(members), dtype=torch.float64)
     for one in range(int(fold.max()) + 1):
-        weights = _fit_weights(vectors[fold != one], owner[fold != one], way, strengths)
-        scores[:, fold == one] = linear(vectors[fold == one].double(), weights)
-    return scores, is_scored
+        rest, is_query = fold != one, fold == one
+        others = Examples(vectors[rest].double(), owner[rest], groups[rest].unique(return_inverse=True)[1])
+        moments = gaussian.moments_of(others.vectors, others.owner)
+        for place, model in enumerate(_fit_models(moments, others, members, strengths)):
+            prototypes = predict(moments.prototypes, moments.counts, model)
+            scores[place, is_query] = refined_posterior(transform(vectors[is_query].double(), model), prototypes, model)
+    return scores
 
 
-def _fit_weights(
-    vectors: Float[Tensor, "image d"], owner: Int[Tensor, " image"], way: int, strengths: Sequence[float]
-) -> Float[Tensor, "strength way d+1"]:
-    """Return the weights of each class and, last, its constant, for each strength; every class counts the same."""
-    from sklearn.linear_model import LogisticRegression  # here, as it takes a second to import
-
-    if way < 2:
-        return torch.zeros(len(strengths), way, vectors.shape[1] + 1, dtype=torch.float64)
-    vectors = vectors.double()
-    basis = torch.linalg.qr(vectors.mT)[0] if len(vectors) < vectors.shape[1] else None  # the weights lie in the span
-    inside = vectors if basis is None else vectors @ basis
-    model = LogisticRegression(class_weight="balanced", max_iter=ITERATIONS, tol=TOLERANCE, warm_start=True)
-    rows = []
-    for strength in strengths:
-        with threadpool_limits(1):  # the products are small: threads would wait for each other most of the time
-            model.set_params(C=strength).fit(inside.numpy(), owner.numpy())
-        weights, constant = torch.tensor(model.coef_), torch.tensor(model.intercept_)
-        if way == 2:  # scikit-learn keeps one row, the logit of the second class
-            weights, constant = torch.cat([-weights, weights]) / 2, torch.cat([-constant, constant]) / 2
-        weights = weights if basis is None else weights @ basis.mT
-        rows.append(torch.cat([weights, constant[:, None]], 1))
-    return torch.stack(rows)
+def _fit_models(
+    moments: Moments, examples: Examples, members: Members, strengths: Sequence[float]
+) -> list[dict[str, Tensor]]:
+    """Return the posterior and the weights, for each strength of these."""
+    posterior = gaussian.fit(moments, examples)
+    left_out = gaussian.leave_one_out(moments, examples, posterior)
+    vectors, centre = examples.vectors.to(moments.means), moments.prototypes.mean(0)
+    directions = normalize(vectors[_has_others(moments, examples)] - centre)
+    weights = fit_weights(directions, left_out.logits, left_out.owner, members, strengths)
+    shared = posterior | {"factor": posterior["scale"], "centre": centre, "is_refined": members}
+    return [shared | {"weights": one} for one in weights]
 
 
-def linear(query: Tensor, prototypes: Tensor) -> Tensor:
-    """Return inner products with all but the last number of a prototype, which is added to them."""
-    return query @ prototypes[..., :-1].mT + prototypes[..., -1][..., None, :]
+def fit_weights(
+    directions: Vectors, offset: Float[Tensor, "image way"], owner: Labels, members: Members, strengths: Sequence[float]
+) -> Float[Tensor, "strength way d"]:
+    """Return weights that make the classes of images likeliest, among the members, when they are added to an offset.
+
+    Half the sum of squares of all weights over the strength is added to minus the log-likelihood. No weights are fitted
+    for a strength of 0, and for classes that are no members.
+    """
+    weights = directions.new_zeros(len(strengths), len(members), directions.shape[1])
+    is_asked = members[owner]
+    if not is_asked.any():
+        return weights
+    directions, offset, owner = directions[is_asked], offset[is_asked][:, members], owner[is_asked]
+    answers = (members.cumsum(0) - 1)[owner][:, None]
+    basis = torch.linalg.qr(directions.mT)[0] if len(directions) < directions.shape[1] else None
+    inside = directions if basis is None else directions @ basis  # the weights lie in the span of the directions
+    start = np.zeros(int(members.sum()) * inside.shape[1])
+
+    def loss(flat: np.ndarray, strength: float) -> tuple[float, np.ndarray]:
+        """Return the loss, times the strength, and its gradient."""
+        rows = torch.from_numpy(flat).view(-1, inside.shape[1])
+        logs = torch.log_softmax(offset + inside @ rows.mT, 1)
+        errors = logs.exp().scatter_add_(1, answers, -torch.ones_like(answers, dtype=logs.dtype))
+        value = 0.5 * rows.square().sum() - strength * logs.gather(1, answers).sum()
+        return float(value), (rows + strength * (errors.mT @ inside)).flatten().numpy()
+
+    for place, strength in enumerate(strengths):
+        if strength:
+            options = {"maxiter": ITERATIONS, "gtol": TOLERANCE * strength}
+            start = minimize(loss, start, (strength,), "L-BFGS-B", jac=True, options=options).x
+            rows = torch.from_numpy(start).view(-1, inside.shape[1])
+            weights[place, members] = rows if basis is None else rows @ basis.mT
+    return weights
 
 
-def _weights(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Float[Tensor, "*batch way d+1"]:
-    """Return the weights of the classes; their means where nothing has been fitted."""
-    if "weights" in parameters:
-        return parameters["weights"]
-    return torch.nn.functional.pad(prototypes, (0, 1))
+def transform(vectors: Float[Tensor, "*batch d"], parameters: Parameters) -> Float[Tensor, "*batch z_and_d"]:
+    """Return what the posterior sees of queries, followed by their directions from the centre."""
+    if "weights" not in parameters:
+        return vectors
+    directions = normalize(vectors - parameters["centre"])
+    return torch.cat([gaussian.transform(vectors, parameters), directions], -1)
+
+
+def predict(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Float[Tensor, "*batch way refined"]:
+    """Return the posterior's weights, those of logistic regression, and whether a class has any."""
+    if "weights" not in parameters:  # nothing has been fitted yet
+        return prototypes
+    posterior = gaussian.predict(prototypes, counts, parameters) * parameters["factor"]
+    return torch.cat([posterior, parameters["weights"], parameters["is_refined"].to(posterior)[:, None]], -1)
+
+
+def refined_posterior(query: Tensor, prototypes: Tensor, parameters: Parameters) -> Tensor:
+    """Return the posterior's logits with those of classes that have weights refined."""
+    if "weights" not in parameters:
+        return query @ prototypes.mT
+    d = parameters["weights"].shape[-1]
+    z, directions = query.split([query.shape[-1] - d, d], -1)
+    posterior, weights, is_member = prototypes.split([prototypes.shape[-1] - d - 1, d, 1], -1)
+    logits, is_member = gaussian.quadratic(z, posterior), is_member.mT > 0
+    refined = logits + directions @ weights.mT
+    both = (torch.where(is_member, one, EXCLUDED) for one in (logits, refined))
+    before, after = (one.logsumexp(-1, keepdim=True) for one in both)
+    return torch.where(is_member, refined + before - after, logits)
+
+
+def evidence(vectors: Tensor, means: Tensor, counts: Tensor, parameters: Parameters) -> Tensor:
+    """Return the posterior's evidence for each class over a class of which nothing was seen."""
+    return gaussian.evidence(vectors, means, counts, parameters) * parameters["factor"]
 
 
 def _refuse_base(vectors: Tensor, labels: Tensor) -> Parameters:
@@ -151,10 +227,10 @@ def _refuse_base(vectors: Tensor, labels: Tensor) -> Parameters:
 
 LOGISTIC_HEAD = Head(
     gaussian.unit_vectors,
-    linear,
-    _weights,
+    refined_posterior,
+    predict,
     couples=True,
     has_onnx=False,
     alternative_to="posterior",
-    estimator=Estimator(fit, keep_vectors, gaussian.evidence, leave_one_out, _refuse_base),
+    estimator=Estimator(fit, transform, evidence, leave_one_out, _refuse_base),
 )
