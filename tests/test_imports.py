@@ -17,7 +17,7 @@ import anyshot
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "anyshot"
-BASE = ("text", "errors", "files", "progress", "machine", "concurrency", "tables", "recipe")
+BASE = ("text", "errors", "files", "progress", "machine", "concurrency", "arrays", "tables", "recipe")
 FOLDERS = ("data", "models", "measure", "train", "show", "paper", "report", "study", "classify", "inspect", "serve")
 STAGES = (*BASE, *FOLDERS, "cli", "__main__")
 # From the recalls on nothing needs torch, so that a report opens at once; nor does what describes a model.

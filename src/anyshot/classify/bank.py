@@ -31,6 +31,7 @@ from jaxtyping import Float, Shaped
 from safetensors.torch import load, save
 from sklearn.base import clone
 
+from anyshot.arrays import split_rows
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.files import read_parameters, write_parameters
 from anyshot.classify.support import Support
@@ -42,6 +43,7 @@ from anyshot.models.registry import Registry
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject")
 QUERIES = 256  # queries whose candidates are compared at once
 PARTITION, PROBES = 1024, 32  # classes in a cell of the index, about, and cells that are searched for a query
+DELETED = 1000  # parts that one command deletes from the log
 TIDY = 256  # calls of `add` after which a writer lets the database tidy up
 FORGET = timedelta(minutes=10)  # age of a version of a table that nobody reads any more
 VERSION = "version "  # prefix of the version of the log at a compaction, which is stored among the parts of `state`
@@ -110,8 +112,8 @@ class ClassBank:
         """Return the `k` best classes of each image and their scores."""
         vectors, head = self._law.vectors(X), self._law.learned_head_
         labels, scores = list[np.ndarray](), list[np.ndarray]()
-        for start in range(0, len(vectors), QUERIES):
-            query = torch.from_numpy(vectors[start : start + QUERIES])
+        for part in split_rows(len(vectors), QUERIES):
+            query = torch.from_numpy(vectors[part])
             points = query_points(head.head, query).float().numpy()
             with self._errors_as_bad_input():
                 read = partial(_find_candidates, points=points, metric=_metric(head.head), limit=max(k, CANDIDATES))
@@ -182,8 +184,8 @@ class ClassBank:
             name = f"folded-{number}-{len(support)}-{uuid.uuid4().hex}"
             if self._fold(name, number, support, parts):
                 with suppress(Exception):  # Parts that stay in the log only take room.
-                    for start in range(0, len(parts), 1000):
-                        self._open("log").delete(f"part IN ({', '.join(map(_to_sql, parts[start : start + 1000]))})")
+                    for rows in split_rows(len(parts), DELETED):
+                        self._open("log").delete(f"part IN ({', '.join(map(_to_sql, parts[rows]))})")
                 self._tidy()
                 self._sweep()
             return len(support)

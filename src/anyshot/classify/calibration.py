@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from scipy.optimize import brentq
 
+from anyshot.arrays import rank_in_class
 from anyshot.classify.support import Support
 from anyshot.models.gaussian import moments_of
 from anyshot.models.law import BoundHead, Estimator, Examples, LeaveOneOut, Moments, Parameters
@@ -137,8 +138,7 @@ def _means_without_groups(
 
 def choose_queries(support: Support, max_queries: int) -> Int[np.ndarray, " image"]:
     """Return the places of the first exemplars of each class: as many as `max_queries` in all allow, two at least."""
-    class_index = support.exemplars.class_index
-    rank = np.arange(len(class_index)) - np.searchsorted(class_index, class_index)
+    rank = rank_in_class(support.exemplars.class_index)
     return np.flatnonzero(rank < max(2, max_queries // max(1, len(support))))
 
 

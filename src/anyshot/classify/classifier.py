@@ -24,6 +24,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from anyshot.arrays import split_rows
 from anyshot.classify.calibration import Coverage, calibration_error, fit_scale, next_shot, to_tensor
 from anyshot.classify.fitted import FittedState
 from anyshot.classify.keys import hash_groups, hash_rows
@@ -613,9 +614,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         # The length of a vector is not known while the readout is fitted. No embedding is longer than a Gram matrix.
         floats_per_row = rows.shape[1] + getattr(self, "vector_size_", channels * channels)
         size = max(1, CHUNK_FLOATS // floats_per_row)
-        for start in range(0, len(rows), size):
-            part = np.array(rows[start : start + size], np.float64)
-            features = torch.from_numpy(part).unflatten(1, (self.positions_, -1))
+        for part in split_rows(len(rows), size):
+            features = torch.from_numpy(np.array(rows[part], np.float64)).unflatten(1, (self.positions_, -1))
             yield self.apply_readout_(self.embed_(features, self.parameters_), self.fitted_).numpy()
 
 

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from scipy.special import logsumexp
 
+from anyshot.arrays import split_rows
 from anyshot.classify import calibration
 from anyshot.classify.support import Support, Vectors
 from anyshot.classify.topk import ClassSearch, TopK, compute_prototypes, has_points
@@ -241,13 +242,13 @@ class FittedState:
         chosen = chosen[self.remaining_counts[chosen] > 0]
         chosen = chosen[np.argsort(support.exemplars.keys[chosen], kind="stable")[:limit]]
         group_sums, evidence = calibration.sum_groups(support, self.groups), np.zeros((len(chosen), 2))
-        for start in range(0, len(chosen), PART):
-            here = chosen[start : start + PART]
+        for part in split_rows(len(chosen), PART):
+            here = chosen[part]
             exemplars, counts = support.exemplars.take(here), self.remaining_counts[here]
             vectors, class_index = exemplars.vectors, exemplars.class_index
             best = self.search.top(vectors, 2).rows
             other_rows = np.where(best[:, 0] == rows[class_index], best[:, 1], best[:, 0])
             sums = support.sums[class_index] - group_sums[self.groups[here]]
             own_evidence = self._evidence(vectors, sums / counts[:, None], counts)
-            evidence[start : start + PART] = np.stack([own_evidence, self._evidence_of_rows(vectors, other_rows)], 1)
+            evidence[part] = np.stack([own_evidence, self._evidence_of_rows(vectors, other_rows)], 1)
         return evidence

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt64
 
+from anyshot.arrays import split_rows
 from anyshot.measure.groups import list_groups
 
 HASHED_ROWS = 256  # rows that are hashed together, so that their float16 copies stay in the processor's cache
@@ -30,7 +31,7 @@ def hash_rows(rows: Float[np.ndarray, "example ..."]) -> Keys:
     therefore a hash of all digits. The upper half stays as it is, because exemplars are drawn in the order of keys.
     """
     flat = rows.reshape(len(rows), -1)
-    parts = [_hash_part(flat[start : start + HASHED_ROWS]) for start in range(0, len(flat), HASHED_ROWS)]
+    parts = [_hash_part(flat[part]) for part in split_rows(len(flat), HASHED_ROWS)]
     return np.concatenate([np.zeros(0, np.uint64), *parts])
 
 

@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from anyshot.arrays import split_rows
 from anyshot.classify.calibration import estimate, leave_one_out, to_tensor
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.support import Exemplars, Support, build_support
-from anyshot.measure.groups import NAMED, NEAR_VECTORS, Groups, Labels, Vectors, blocks, find_groups
+from anyshot.measure.groups import NAMED, NEAR_VECTORS, Groups, Labels, Vectors, find_groups
 from anyshot.models.law import BoundHead, Examples
 from anyshot.text import count_noun
+
+PART = 256  # examples whose vectors are float64 at once
 
 Scores = Float[np.ndarray, "example class"]
 
@@ -158,7 +161,7 @@ def _score_left_out(head: BoundHead, vectors: Vectors, labels: Labels, group: In
     # A group that the user names may have examples of two classes. It is then one group in each of them.
     groups = np.unique(np.stack([class_index, group[order]]), axis=1, return_inverse=True)[1].reshape(-1)
     ordered = vectors if np.array_equal(order, np.arange(len(order))) else vectors[order]
-    estimator, parts = head.head.estimator, (ordered[part] for part in blocks(len(ordered)))
+    estimator, parts = head.head.estimator, (ordered[part] for part in split_rows(len(ordered), PART))
     keys = order.astype(np.uint64)
     support = build_support(parts, labels[order], keys, keys, keep=0, has_scatter=estimator is not None)
     if estimator is not None:

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Shaped, UInt64
 
+from anyshot.arrays import rank_in_class, split_rows
 from anyshot.classify.keys import Keys, hash_label
 from anyshot.errors import BadInput
-from anyshot.measure.groups import blocks
 
 MOST_EXEMPLARS = 32_768  # of all classes together: more would hardly change a scale, a threshold or an accuracy
-MOST_RECENT = 512  # classes that a support may have beside its base (`Support.recent`)
+MOST_RECENT = 512  # classes that a support may have beside its older ones (`Support.recent`)
 LEAST_EXEMPLARS = 2  # of a class: one to leave out, and one that stays
 PART = 4096  # rows per matrix product, so that temporary copies stay small
 
@@ -65,7 +65,7 @@ class ClassExamples:
 
     def subtract(self, vectors: Mapping[int, Vector]) -> "ClassExamples":
         """Return the examples without some, which are given by their keys and vectors."""
-        exemplars = {key: one for key, one in self.exemplars.items() if key not in vectors}
+        exemplars = {key: exemplar for key, exemplar in self.exemplars.items() if key not in vectors}
         total = np.sum(list(vectors.values()), 0)
         return ClassExamples(self.sum - total, self.count - len(vectors), self.keys.difference(vectors), exemplars)
 
@@ -101,18 +101,18 @@ class Support:
     """The classes of a classifier; its arrays have one row each, in order of the labels, and are read-only.
 
     Args:
-        base: What is known of each class, by its label; several supports may share it.
+        older: What is known of each class, by its label; several supports may share it.
         label_type: The type of the labels.
         keep: The most exemplars of a class. Where there are many classes it is fewer (`_exemplars_per_class`).
         has_scatter: Whether the head needs the scatter within classes.
         rest_moment: The sum of the outer product of the vector with itself over the examples that are no exemplars.
         degrees_of_freedom: Those of the scatter: the number of examples minus that of classes. (More in files of
             classifiers whose classes were removed by an earlier version.)
-        recent: Classes that are new, or count instead of those of `base`: to copy all of many classes for one more
+        recent: Classes that are new, or take the place of those of `older`: to copy all of many classes for one more
             example would take too long.
     """
 
-    base: Mapping[Any, ClassExamples]
+    older: Mapping[Any, ClassExamples]
     label_type: np.dtype[Any]
     keep: int = 0
     has_scatter: bool = False
@@ -140,7 +140,7 @@ class Support:
         return Support(dict(zip(labels.tolist(), classes, strict=True)), labels.dtype, **options)
 
     def __len__(self) -> int:
-        return len(self.base) + sum(label not in self.base for label in self.recent)
+        return len(self.older) + sum(label not in self.older for label in self.recent)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the arguments without what was computed from them."""
@@ -151,12 +151,12 @@ class Support:
     @cached_property
     def classes(self) -> Mapping[Any, ClassExamples]:
         """What is known of each class, by its label."""
-        return {**self.base, **self.recent} if self.recent else self.base
+        return {**self.older, **self.recent} if self.recent else self.older
 
     @cached_property
     def _with_exemplars(self) -> frozenset[Any]:
         """The labels of the classes that have exemplars."""
-        return frozenset(label for label, one in self.classes.items() if one.exemplars)
+        return frozenset(label for label, examples in self.classes.items() if examples.exemplars)
 
     @cached_property
     def labels(self) -> Shaped[np.ndarray, " class"]:
@@ -172,12 +172,12 @@ class Support:
     @cached_property
     def sums(self) -> Float[np.ndarray, "class d"]:
         """The sum of each class's vectors."""
-        return _freeze(np.array([one.sum for one in self._ordered]))
+        return _freeze(np.array([examples.sum for examples in self._ordered]))
 
     @cached_property
     def counts(self) -> Int[np.ndarray, " class"]:
         """The number of each class's examples."""
-        return _freeze(np.array([one.count for one in self._ordered]))
+        return _freeze(np.array([examples.count for examples in self._ordered]))
 
     @property
     def means(self) -> Float[np.ndarray, "class d"]:
@@ -188,7 +188,7 @@ class Support:
     def exemplars(self) -> Exemplars:
         """All exemplars."""
         classes = enumerate(self._ordered)
-        rows = [(row, key, *one.exemplars[key]) for row, one in classes for key in sorted(one.exemplars)]
+        rows = [(row, key, *examples.exemplars[key]) for row, examples in classes for key in sorted(examples.exemplars)]
         class_index, keys, groups, vectors = zip(*rows, strict=True) if rows else ((), (), (), ())
         stack = np.array(vectors, np.float64).reshape(len(rows), len(self._ordered[0].sum))
         hashes = (np.array(values, np.uint64) for values in (keys, groups))
@@ -197,7 +197,7 @@ class Support:
     @property
     def exemplar_counts(self) -> Int[np.ndarray, " class"]:
         """The number of each class's exemplars."""
-        return np.array([len(one.exemplars) for one in self._ordered])
+        return np.array([len(examples.exemplars) for examples in self._ordered])
 
     @property
     def has_incomplete_group(self) -> Bool[np.ndarray, " exemplar"]:
@@ -215,7 +215,7 @@ class Support:
     @property
     def all_keys(self) -> tuple[Keys, Rows]:
         """The keys of all examples that have one, and the rows of their classes, in order of the rows."""
-        keys = [sorted(one.keys) for one in self._ordered]
+        keys = [sorted(examples.keys) for examples in self._ordered]
         return np.array(list(chain(*keys)), np.uint64), np.repeat(np.arange(len(keys)), list(map(len, keys)))
 
     @cached_property
@@ -223,20 +223,20 @@ class Support:
         """The sum over examples of the outer product of (vector - mean of its class) with itself."""
         if not self.has_scatter:
             return None
-        roots = (self.sums[part] / np.sqrt(self.counts[part])[:, None] for part in blocks(len(self), PART))
+        roots = (self.sums[part] / np.sqrt(self.counts[part])[:, None] for part in split_rows(len(self), PART))
         return _freeze(np.asarray(self.rest_moment + _moment(self.exemplars.vectors) - sum(map(_moment, roots))))
 
     def get(self, label: Any) -> ClassExamples | None:
         """Return what is known of a class; None where it is not known."""
-        return self.recent.get(label) or self.base.get(label)
+        return self.recent.get(label) or self.older.get(label)
 
     def labels_with(self, key: int) -> list[Any]:
         """Return the labels of the classes that have an example of this key."""
-        return [label for label, one in self.classes.items() if key in one.keys]
+        return [label for label, examples in self.classes.items() if key in examples.keys]
 
     def exemplar_keys(self) -> set[int]:
         """Return the keys of all exemplars."""
-        return {key for one in self.classes.values() for key in one.exemplars}
+        return {key for examples in self.classes.values() for key in examples.exemplars}
 
     # ------------------------------------------------------------------------------------------------------- changing
 
@@ -251,7 +251,8 @@ class Support:
         shared = {label: keys for label, (old, new) in known.items() if (keys := old.keys & new.keys)}
         if not shared:
             return self._add(other)
-        # Of a class whose examples are all shared, one side goes. Otherwise the shared examples leave one side.
+        # Nothing may count twice. Where all examples that one side has of a class are shared, the class leaves that
+        # side; otherwise the shared examples leave the other support.
         second, _ = other.remove([label for label, keys in shared.items() if len(keys) == known[label][1].count])
         rest = [label for label in shared if label in second.classes]
         first, _ = self.remove([label for label in rest if len(shared[label]) == known[label][0].count])
@@ -263,24 +264,26 @@ class Support:
     def remove(self, labels: Collection[Any]) -> tuple["Support", "Support"]:
         """Return the support without some classes, and these classes: merging both again undoes the removal."""
         removed = {label: self.classes[label] for label in labels}
-        rest = {label: one for label, one in self.classes.items() if label not in removed}
-        freedom = _freedom(removed.values())
-        moment = self._share_moment(removed.values()) if self.has_scatter else 0.0
-        remaining = self._replace(rest, self.rest_moment - moment if rest else 0.0, self.degrees_of_freedom - freedom)
-        return remaining, self._replace(removed, moment, freedom)
+        rest = {label: examples for label, examples in self.classes.items() if label not in removed}
+        degrees_of_freedom = _count_degrees_of_freedom(removed.values())
+        moment = self._estimate_moment(removed.values()) if self.has_scatter else 0.0
+        rest_moment = self.rest_moment - moment if rest else 0.0
+        remaining = self._replace(rest, rest_moment, self.degrees_of_freedom - degrees_of_freedom)
+        return remaining, self._replace(removed, moment, degrees_of_freedom)
 
-    def _share_moment(self, classes: Collection[ClassExamples]) -> Matrix | float:
-        """Return the part that some classes have in `rest_moment`.
+    def _estimate_moment(self, classes: Collection[ClassExamples]) -> Matrix | float:
+        """Return the part of `rest_moment` that comes from some classes.
 
-        The scatter of a class is known where all its examples are exemplars. Of the others only the sum of their
-        scatter is known: each is taken to have a share of it, by its degrees of freedom.
+        The scatter of a class is known where all its examples are exemplars. Of the other classes only the sum of the
+        scatter is known: each is assumed to have a share in proportion to its degrees of freedom.
         """
-        incomplete = [one for one in classes if len(one.exemplars) < one.count]
+        incomplete = [examples for examples in classes if len(examples.exemplars) < examples.count]
         if not incomplete:
             return 0.0
         assert self.scatter is not None
-        complete = [one for one in self.classes.values() if len(one.exemplars) == one.count]
-        share = _freedom(incomplete) / max(self.degrees_of_freedom - _freedom(complete), 1)
+        complete = [examples for examples in self.classes.values() if len(examples.exemplars) == examples.count]
+        of_all_incomplete = self.degrees_of_freedom - _count_degrees_of_freedom(complete)
+        share = _count_degrees_of_freedom(incomplete) / max(of_all_incomplete, 1)
         return share * (self.scatter - _scatter_of_exemplars(complete)) - _scatter_of_exemplars(incomplete)
 
     def split_off(self, label: Any, key: int, vector: Vector | None = None) -> tuple["Support", "Support"]:
@@ -291,41 +294,41 @@ class Support:
             key: The key of the example.
             vector: The example's vector, which is needed if it is no exemplar.
         """
-        one = self.classes[label]
-        exemplar = one.exemplars.get(key)
+        examples = self.classes[label]
+        exemplar = examples.exemplars.get(key)
         if exemplar is None:
             assert vector is not None
             exemplar = Exemplar(key, vector)
-        part = ClassExamples(exemplar.vector, 1, one.keys & {key}, {key: exemplar})
+        part = ClassExamples(exemplar.vector, 1, examples.keys & {key}, {key: exemplar})
         return self._subtract(label, {key: exemplar.vector}), self._replace({label: part}, 0.0, 0)
 
     def rename(self, label: Any) -> "Support":
         """Return a support of one class under another label."""
-        (one,) = self.classes.values()
-        one = replace(one, keys=one.keys or frozenset(one.exemplars))  # examples of early files get keys now
-        return replace(self, base={label: one}, recent={}, label_type=np.array([label]).dtype)
+        (examples,) = self.classes.values()
+        keys = examples.keys or frozenset(examples.exemplars)  # the examples of early files have no keys yet
+        return replace(self, older={label: replace(examples, keys=keys)}, recent={}, label_type=np.array([label]).dtype)
 
     def check_compatible(self, other: "Support") -> None:
         """Raise BadInput where the vectors or labels of another support are of another kind."""
-        (mine, one), (theirs, two) = (next(iter(each.base.items())) for each in (self, other))
-        if len(one.sum) != len(two.sum):
+        (label, ours), (other_label, theirs) = (next(iter(each.older.items())) for each in (self, other))
+        if len(ours.sum) != len(theirs.sum):
             raise BadInput(
-                f"classes of {len(one.sum)} and of {len(two.sum)} numbers cannot join: their examples must come from "
-                "the same model and head."
+                f"classes of {len(ours.sum)} and of {len(theirs.sum)} numbers cannot join: their examples must come "
+                "from the same model and head."
             )
         if (self.label_type.kind in "USO") != (other.label_type.kind in "USO"):
-            raise BadInput(f"labels like {mine!r} and like {theirs!r} cannot be in one classifier.")
+            raise BadInput(f"labels like {label!r} and like {other_label!r} cannot be in one classifier.")
 
     def _add(self, other: "Support") -> "Support":
         """Return the examples of both supports, which share none."""
         old = {label: self.get(label) for label in other.classes}
-        changed = {label: one.add(new) if (one := old[label]) else new for label, new in other.classes.items()}
-        n_new = sum(one is None for one in old.values())
+        changed = {label: known.add(new) if (known := old[label]) else new for label, new in other.classes.items()}
+        n_new = list(old.values()).count(None)
         changed, dropped = self._limit_exemplars(changed, n_new)
         recent = {**self.recent, **changed}
-        is_small = len(recent) <= min(MOST_RECENT, len(self.base))
+        is_small = len(recent) <= min(MOST_RECENT, len(self.older))
         return Support(
-            self.base if is_small else {**self.base, **recent},
+            self.older if is_small else {**self.older, **recent},
             np.result_type(self.label_type, other.label_type),
             self.keep,
             self.has_scatter,
@@ -337,38 +340,45 @@ class Support:
     def _limit_exemplars(
         self, changed: dict[Any, ClassExamples], n_new: int
     ) -> tuple[dict[Any, ClassExamples], list[Vector]]:
-        """Limit the exemplars of classes that change, `n_new` of them new, and of others where these leave less room.
+        """Limit the exemplars of classes that change, and of all others where new classes leave less room for each.
 
-        Return the classes that change, now also by losing exemplars, and the vectors of exemplars that are dropped.
+        Args:
+            changed: The classes that change, by label, with all their exemplars.
+            n_new: How many of them are new.
+
+        Returns:
+            The classes that change, now also those that only lose exemplars, and the vectors of the lost exemplars.
         """
         n_classes, most = len(self) + n_new, _many_classes()
         limit, dropped = _exemplars_per_class(n_classes, self.keep), list[Vector]()
         if limit < _exemplars_per_class(len(self), self.keep):
             changed = {**self.classes, **changed}
-        bare = set[Any]()  # classes that shall have no exemplars
+        bare = set[Any]()  # classes that are to have no exemplars
         if len(self) > most:  # A class that has lost its exemplars among so many classes gets none later.
-            bare = {label for label in changed if (one := self.get(label)) and not one.exemplars}
+            bare = {label for label in changed if (examples := self.get(label)) and not examples.exemplars}
         if n_new and n_classes > most:
-            candidates = self._with_exemplars | {label for label, one in changed.items() if one.exemplars} - bare
+            candidates = self._with_exemplars | {label for label in changed if changed[label].exemplars} - bare
             bare.update(nlargest(len(candidates) - most // 2, candidates, key=hash_label))
-            changed = {label: one for label in bare if (one := self.get(label))} | changed
-        for label, one in changed.items():
+            changed = {label: examples for label in bare if (examples := self.get(label))} | changed
+        for label, examples in changed.items():
             n_exemplars = 0 if label in bare else limit
-            if len(one.exemplars) > n_exemplars:
-                changed[label], vectors = one.limit_exemplars(n_exemplars)
+            if len(examples.exemplars) > n_exemplars:
+                changed[label], vectors = examples.limit_exemplars(n_exemplars)
                 dropped += vectors
         return changed, dropped
 
     def _subtract(self, label: Any, vectors: Mapping[int, Vector]) -> "Support":
-        """Return the support without examples of a class, which are given by their keys and vectors."""
-        one = self.classes[label]
-        rest = [vector for key, vector in vectors.items() if key not in one.exemplars and self.has_scatter]
-        classes = {**self.classes, label: one.subtract(vectors)}
-        return self._replace(classes, self.rest_moment - _moment(rest), self.degrees_of_freedom - len(vectors))
+        """Return the support without some examples of a class, which are given by their keys and vectors."""
+        examples = self.classes[label]
+        others = [vector for key, vector in vectors.items() if key not in examples.exemplars and self.has_scatter]
+        classes = {**self.classes, label: examples.subtract(vectors)}
+        return self._replace(classes, self.rest_moment - _moment(others), self.degrees_of_freedom - len(vectors))
 
-    def _replace(self, base: Mapping[Any, ClassExamples], moment: Matrix | float, freedom: int) -> "Support":
+    def _replace(
+        self, classes: Mapping[Any, ClassExamples], moment: Matrix | float, degrees_of_freedom: int
+    ) -> "Support":
         """Return a support with the same options, of other classes, rest moment and degrees of freedom."""
-        return replace(self, base=base, recent={}, rest_moment=moment, degrees_of_freedom=freedom)
+        return replace(self, older=classes, recent={}, rest_moment=moment, degrees_of_freedom=degrees_of_freedom)
 
     def _find_vectors(self, label: Any, keys: frozenset[int], other: "Support") -> dict[int, Vector]:
         """Return the vectors of examples that two supports share, from the exemplars of both."""
@@ -383,21 +393,20 @@ class Support:
     # ------------------------------------------------------------------------------------------------------- deriving
 
     def sample(self, n_classes: int) -> tuple["Support", Rows]:
-        """Return some classes and their rows here; their scatter is that of all.
+        """Return some of the classes, and their rows in this support; the scatter stays that of all classes.
 
         Classes of two examples or more are chosen first, then by a hash of the label.
         """
         candidates = self._with_exemplars or self.classes.keys()
         ranked = sorted(candidates, key=lambda label: (self.classes[label].count < 2, hash_label(label)))
-        part = replace(self, base={label: self.classes[label] for label in ranked[:n_classes]}, recent={})
+        part = replace(self, older={label: self.classes[label] for label in ranked[:n_classes]}, recent={})
         part.__dict__["scatter"] = self.scatter
         return part, np.searchsorted(self.labels, part.labels)
 
     def limit_shots(self, shot: int) -> "Support":
         """Return the classes with at most `shot` examples each, their first exemplars; every class must have one."""
-        class_index = self.exemplars.class_index
-        rank = np.arange(len(class_index)) - np.searchsorted(class_index, class_index)
-        vectors, class_index, keys, groups = self.exemplars.take(rank < shot)
+        is_first = rank_in_class(self.exemplars.class_index) < shot
+        vectors, class_index, keys, groups = self.exemplars.take(is_first)
         labels = self.labels[class_index]
         return build_support([vectors], labels, keys, groups, keep=self.keep, has_scatter=self.has_scatter)
 
@@ -447,8 +456,8 @@ def find_new(labels: Labels, keys: Keys, support: Support | None) -> Bool[np.nda
     """Return which examples are not in a support and do not repeat an earlier one under the same label."""
     is_new, seen = list[bool](), set[tuple[Any, int]]()
     for label, key in zip(labels.tolist(), keys.tolist(), strict=True):
-        one = support.get(label) if support else None
-        is_new.append((label, key) not in seen and not (one and key in one.keys))
+        examples = support.get(label) if support else None
+        is_new.append((label, key) not in seen and not (examples and key in examples.keys))
         seen.add((label, key))
     return np.array(is_new, bool)
 
@@ -462,8 +471,7 @@ def _pick_exemplars(
         hashes = np.array([hash_label(name) for name in names.tolist()], np.uint64)
         candidates = np.flatnonzero((hashes < np.sort(hashes)[most // 2])[class_index])
     order = candidates[np.lexsort((keys[candidates], groups[candidates], class_index[candidates]))]
-    rank = np.arange(len(order)) - np.searchsorted(class_index[order], class_index[order])
-    return order[rank < _exemplars_per_class(len(names), keep)]
+    return order[rank_in_class(class_index[order]) < _exemplars_per_class(len(names), keep)]
 
 
 def _exemplars_per_class(n_classes: int, keep: int) -> int:
@@ -478,7 +486,7 @@ def _many_classes() -> int:
 
 def _moment(vectors: Vectors | Sequence[Vector], *moments: Matrix | float) -> Matrix | float:
     """Return the sum over vectors of the outer product of each with itself, and of other such sums; 0 for nothing."""
-    rows = (np.asarray(vectors[part]) for part in blocks(len(vectors), PART))
+    rows = (np.asarray(vectors[part]) for part in split_rows(len(vectors), PART))
     # One more example is one vector: for it a matrix product takes twice as long, and copies of the sum cost time too.
     products = (part.T * part if len(part) == 1 else part.T @ part for part in rows)
     total: Matrix | float = next(products, 0.0)
@@ -487,15 +495,15 @@ def _moment(vectors: Vectors | Sequence[Vector], *moments: Matrix | float) -> Ma
     return total
 
 
-def _freedom(classes: Iterable[ClassExamples]) -> int:
+def _count_degrees_of_freedom(classes: Iterable[ClassExamples]) -> int:
     """Return the degrees of freedom of the scatter of classes."""
-    return sum(one.count - 1 for one in classes)
+    return sum(examples.count - 1 for examples in classes)
 
 
 def _scatter_of_exemplars(classes: Sequence[ClassExamples]) -> Matrix | float:
     """Return the sum over exemplars of their outer products, less what the means of the classes contribute."""
-    vectors = [exemplar.vector for one in classes for exemplar in one.exemplars.values()]
-    return _moment(vectors) - _moment([one.sum / one.count**0.5 for one in classes])
+    vectors = [exemplar.vector for examples in classes for exemplar in examples.exemplars.values()]
+    return _moment(vectors) - _moment([examples.sum / examples.count**0.5 for examples in classes])
 
 
 def _freeze(array: np.ndarray) -> np.ndarray:

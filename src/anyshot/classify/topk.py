@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from anyshot.arrays import split_rows
 from anyshot.classify.support import Support
 from anyshot.errors import as_bad_input
 from anyshot.models.law import BoundHead, Head, InnerProductScore, QuadraticScore, normalize
@@ -111,29 +112,30 @@ class ClassSearch:
     """
 
     def __init__(self, support: Support, head: BoundHead, has_index: bool) -> None:
-        self._support, self._head, rows = support, head, np.arange(len(support))
+        self._support, self._head = support, head
+        rows = np.arange(len(support))
         first = compute_prototypes(head, support, rows[:PIECE])
         is_centred = isinstance(head.head.score, InnerProductScore) and head.head.score.centred
         self._centre = first.mean(0) if is_centred else torch.zeros(())
         self._prototypes, self._squared_lengths = torch.empty(len(rows), first.shape[1]), torch.empty(len(rows))
-        for part in np.split(rows, range(PIECE, len(rows), PIECE)):
-            prototypes = (compute_prototypes(head, support, part) - self._centre).float()
-            self._prototypes[part], self._squared_lengths[part] = prototypes, prototypes.square().sum(1)
+        for block in split_rows(len(rows), PIECE):
+            prototypes = (compute_prototypes(head, support, rows[block]) - self._centre).float()
+            self._prototypes[block], self._squared_lengths[block] = prototypes, prototypes.square().sum(1)
         is_indexed = has_index and len(support) >= INDEX_FROM and has_points(head.head)
         self._index = ClassIndex(head.head, self._prototypes) if is_indexed else None
 
     def top(self, vectors: Float[np.ndarray, "query d"], k: int, scale: float | None = None) -> TopK:
         """Return the k best classes of each query, of equal ones the first label; with a scale also `log_sums`."""
         parts = []
-        for start in range(0, len(vectors), QUERIES):
-            query = self._head.transform(torch.from_numpy(vectors[start : start + QUERIES]))
+        for block in split_rows(len(vectors), QUERIES):
+            query = self._head.transform(torch.from_numpy(vectors[block]))
             centred = (query - self._centre).float()
             if self._index is not None and scale is None:
                 rows, logs = self._index.search(centred, k + EXTRA), torch.zeros(0)
             else:
                 rows, logs = self._compare(centred, k + EXTRA, scale)
-            pieces = zip(query.split(RESCORED), np.split(rows, range(RESCORED, len(rows), RESCORED)), strict=True)
-            scores = np.concatenate([self._score(*piece) for piece in pieces])
+            pieces = split_rows(len(rows), RESCORED)
+            scores = np.concatenate([self._score_exactly(query[piece], rows[piece]) for piece in pieces])
             best = np.lexsort((rows, -scores))[:, :k]
             parts.append([*(np.take_along_axis(values, best, 1) for values in (rows, scores)), logs.double().numpy()])
         rows, scores, log_sums = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -145,11 +147,11 @@ class ClassSearch:
         """Return the rows of the k best classes of each query, and (with a scale) the log-sum-exp of all logits."""
         size = max(1, BLOCK_FLOATS // max(query.shape))
         values, rows, logs = [], [], []
-        for start in range(0, len(self._prototypes), size):
-            scores = self._score_block(query, slice(start, start + size))
+        for block in split_rows(len(self._prototypes), size):
+            scores = self._score_block(query, block)
             best = scores.topk(min(k, scores.shape[1]), 1)
             values.append(best.values)
-            rows.append(best.indices + start)
+            rows.append(best.indices + block.start)
             logs.append(torch.logsumexp(scale * scores, 1) if scale is not None else torch.zeros(0))
         joined = torch.cat(values, 1)
         chosen = joined.topk(min(k, joined.shape[1]), 1).indices
@@ -168,7 +170,9 @@ class ClassSearch:
             return torch.cat([query, query.square(), torch.ones(len(query), 1)], 1) @ prototypes.mT
         return self._head.score(query, prototypes)
 
-    def _score(self, query: Query, rows: Int[np.ndarray, "query candidate"]) -> Float[np.ndarray, "query candidate"]:
+    def _score_exactly(
+        self, query: Query, rows: Int[np.ndarray, "query candidate"]
+    ) -> Float[np.ndarray, "query candidate"]:
         """Return the head's own scores of the candidates of each query, in float64; -inf where there is none."""
         prototypes = compute_prototypes(self._head, self._support, rows.ravel()).unflatten(0, rows.shape)
         return np.where(rows < 0, -np.inf, self._head.score(query[:, None], prototypes)[:, 0].numpy())

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Int, UInt8, UInt64
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from anyshot.arrays import split_rows
 from anyshot.data.pictures import to_picture
 from anyshot.data.store import SPLITS, Store, StoreSplit
 from anyshot.files import atomic_write, write_json
@@ -164,14 +165,14 @@ def _scan(store: Store) -> tuple[list[int], np.ndarray, UInt8[np.ndarray, "image
     constant = np.zeros(len(store.items), bool)
     thumbnails = np.zeros((0 if store.is_features else len(store.items), 8, 9, 3), np.uint8)
     with progress(f"examining {len(store.items)} items", float(len(store.items))) as advance:
-        for start in range(0, len(store.items), PART):
-            chunk = np.asarray(store.items[start : start + PART])
+        for part in split_rows(len(store.items), PART):
+            chunk = np.asarray(store.items[part])
             flat = chunk.reshape(len(chunk), -1)
             exact += [hash(row.tobytes()) for row in flat]
-            constant[start : start + PART] = (flat == flat[:, :1]).all(1)
+            constant[part] = (flat == flat[:, :1]).all(1)
             if not store.is_features:
                 small = [np.asarray(to_picture(image).resize((9, 8), Image.Resampling.BOX)) for image in chunk]
-                thumbnails[start : start + PART] = small
+                thumbnails[part] = small
             advance(float(len(chunk)))
     return exact, constant, thumbnails
 

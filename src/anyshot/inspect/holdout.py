@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import beta
 
+from anyshot.arrays import split_rows
 from anyshot.classify.calibration import calibration_error, calibration_error_by_chance
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.keys import hash_rows
@@ -215,8 +216,7 @@ def measure_holdout(
         known, unknown = (list_first(sorted(set(group))) for group in (classes, truth))
         raise BadInput(f"no example is of a class that the classifier has: it has {known}, not {unknown}.")
     probabilities = classifier.predict_proba(features)
-    parts = (features[start : start + PART] for start in range(0, len(features), PART))
-    is_known = np.concatenate([classifier.is_known(part) for part in parts])
+    is_known = np.concatenate([classifier.is_known(features[part]) for part in split_rows(len(features), PART)])
     answer, sure = probabilities.argmax(1), probabilities.max(1)
     right, wrong = answer == owner, is_member & (answer != owner)
     mistakes = [

@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from anyshot.arrays import split_rows
 from anyshot.data.store import Store, StoreSplit
 from anyshot.errors import BadInput, look_up
 from anyshot.measure.comparisons import compare_accuracies, list_looks, paired_difference, run_until_apart
@@ -342,8 +343,8 @@ def embed_split(store: Store, model: Model, split: str = "test", registry: Regis
     def base() -> tuple[Tensor, Tensor]:
         # Features of all images at once would take 29 GB of ResNet-12 on tiered-ImageNet, their vectors 1 GB.
         part, read = store.part("train"), model.reader()
-        pieces = (part.items[start : start + PIECE] for start in range(0, len(part.items), PIECE))
-        return torch.cat([model.vectors(read(piece)) for piece in pieces]), torch.from_numpy(part.labels)
+        vectors = [model.vectors(read(part.items[rows])) for rows in split_rows(len(part.items), PIECE)]
+        return torch.cat(vectors), torch.from_numpy(part.labels)
 
     part, fit_readout = store.part(split), lazy_readout_fits(base, registry)
     return EmbeddedSplit(store.path.name, model, model.features(part.items), part.labels, part.class_names, fit_readout)

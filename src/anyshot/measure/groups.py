@@ -21,13 +21,14 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import squareform
 from scipy.stats import chi2
 
+from anyshot.arrays import split_rows
 from anyshot.errors import BadInput
 from anyshot.models.law import normalize
 
 MOST_EXAMPLES = 20_000  # examples whose distances to each other take seconds to compute: of more, none are compared
 LARGEST_CLASS = 5_000  # examples of one class, of which all distances are in memory at once
 SAMPLE = 2_000  # examples from which the dimension of a class is estimated
-PART = 256  # rows that are compared with all others at a time: this bounds memory
+PART = 256  # rows whose differences to their class means are in memory at once
 MOST_SECONDS = 30.0  # seconds between two photos of one group; set once, not tuned
 # Squared distances below which examples of a class may form a group, as shares of the typical one within a class.
 # Near-copies are below NEAR; only where MANY of all examples fall into groups may these be wider, for then the photos
@@ -44,10 +45,7 @@ LEAST_SHARE = 0.05  # share of the examples that a kind of evidence must group, 
 Pairs = Int[np.ndarray, "pair 2"]
 NAMED, NEAR_VECTORS = "the names you gave", "similar features"  # kinds of evidence
 MISSING = ("None", "nan", "<NA>", "NaT")  # what values that stand for a missing one are printed as
-NO_PAIRS: Pairs = np.empty((0, 2), np.int64)
-
-_TIME = re.compile(r"((?:19|20)\d{6})[-_ T]?(\d{6})")
-
+TIME = re.compile(r"((?:19|20)\d{6})[-_ T]?(\d{6})")  # date and time of day, as cameras write them into names
 
 Vectors = Float[np.ndarray, "example d"]
 Labels = Int[np.ndarray, " example"]
@@ -56,11 +54,6 @@ Labels = Int[np.ndarray, " example"]
 def unit_vectors(features: Float[np.ndarray, "example ..."]) -> Vectors:
     """Return features as vectors of length one, in the precision they have."""
     return normalize(torch.from_numpy(features).flatten(1)).numpy()
-
-
-def blocks(count: int, size: int = PART) -> list[slice]:
-    """Return slices that cover `count` rows, each of `size` rows or fewer."""
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 @dataclass(frozen=True)
@@ -77,7 +70,7 @@ class WithinClassDistance:
         """Estimate both from the differences of examples to the means of their classes."""
         counts = np.bincount(labels)
         sums = np.zeros((len(counts), vectors.shape[1]))
-        for part in blocks(len(labels)):
+        for part in split_rows(len(labels), PART):
             np.add.at(sums, labels[part], vectors[part])
         members = np.flatnonzero(counts[labels] > 1)  # of classes of two examples or more
         if not len(members):
@@ -88,7 +81,7 @@ class WithinClassDistance:
             n = counts[labels[examples], None]
             return (vectors[examples] - sums[labels[examples]] / n) * np.sqrt(n / (n - 1))
 
-        squares = [(residuals(members[part]) ** 2).sum(1) for part in blocks(len(members))]
+        squares = [(residuals(members[part]) ** 2).sum(1) for part in split_rows(len(members), PART)]
         sample = residuals(members[np.random.default_rng(0).permutation(len(members))[:SAMPLE]])
         products = sample @ sample.T
         diagonal, size = np.diagonal(products), len(products)
@@ -230,7 +223,7 @@ def _join_pairs(pairs: Pairs, count: int) -> Int[np.ndarray, " example"]:
 
 def parse_time(name: str) -> float | None:
     """Return the time that a camera wrote into a file's name, as in IMG_20240131_120501.jpg, in seconds."""
-    if match := _TIME.search(name):
+    if match := TIME.search(name):
         try:
             return datetime.strptime(match[1] + match[2], "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
         except ValueError:
