@@ -30,7 +30,7 @@ SEARCHED = [*UNTRAINED, "posterior"]
 @pytest.fixture
 def few_are_many(monkeypatch):
     """All that happens beyond a number of classes happens beyond three."""
-    monkeypatch.setattr(calibration, "CLASSES", 3)
+    monkeypatch.setattr(calibration, "MOST_CALIBRATED", 3)
     monkeypatch.setattr(support, "MOST_EXEMPLARS", 12)
 
 
@@ -268,7 +268,7 @@ def test_an_interruption_before_the_new_classes_count_leaves_the_old_answers(mon
 @pytest.mark.parametrize("index", [False, True])
 def test_the_memory_of_a_search_is_freed_with_its_classifier(index, monkeypatch):
     """Its rows are as large as the sums: no cycle may keep them until Python looks for cycles."""
-    monkeypatch.setattr(calibration, "CLASSES", 3)
+    monkeypatch.setattr(calibration, "MOST_CALIBRATED", 3)
     X, y = examples(80, 9)
     for head in ("cosine-proto", "posterior"):
         fitted = FewShotClassifier(head, index=index).fit(X, y)
@@ -342,7 +342,7 @@ def test_a_sample_of_the_classes_settles_nearly_what_all_of_them_do(head, monkey
     X, y = examples(1200, 120, spread=1.2)
     whole = FewShotClassifier(head).fit(X, y)
     scale, threshold = whole.scale_, whole.coverage_.threshold
-    monkeypatch.setattr(calibration, "CLASSES", 60)
+    monkeypatch.setattr(calibration, "MOST_CALIBRATED", 60)
     part = FewShotClassifier(head).fit(X, y)
     assert part.scale_ == pytest.approx(scale, rel=0.15)
     assert part.coverage_.accuracy_of_all == pytest.approx(whole.coverage_.accuracy_of_all, abs=0.1)

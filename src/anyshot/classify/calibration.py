@@ -20,10 +20,11 @@ from anyshot.models.law import BoundHead, Estimator, Examples, LeaveOneOut, Mome
 
 CHUNK_FLOATS = 20_000_000  # floats of a temporary tensor, at most: 160 MB
 LEFT_OUT_GROUPS = 8  # groups of every other class that are left out in turn: more would hardly change a mean
-QUERIES = 2048  # exemplars that are queries: the standard error of a share is then at most 1.1 %
-CLASSES = 1024  # classes that are calibrated; of more classes a sample
-LEAST_QUERIES = 512  # queries that are compared with all of very many classes, at least
-PRODUCTS = 1 << 26  # comparisons of queries with very many classes, unless LEAST_QUERIES takes more
+MOST_QUERIES = 2048  # exemplars that are left out: the standard error of a share is then at most 1.1 %
+MOST_CALIBRATED = 1024  # classes that are calibrated; of more classes a sample is
+MOST_ESTIMATED = 16_384  # exemplars that a head with an estimator is fitted on
+LEAST_QUERIES = 512  # exemplars that are compared with all of very many classes, at least
+MOST_COMPARISONS = 1 << 26  # of exemplars with very many classes, unless LEAST_QUERIES takes more
 GUESSED_GAP = 4.0  # logit of a class over the mean of the others where nothing can be left out: e^4 to 1 is 98 %
 
 Scores = Float[np.ndarray, "image class"]
@@ -77,7 +78,7 @@ def estimate(
 
 
 def leave_one_out(
-    bound_head: BoundHead, support: Support, groups: GroupIndex, max_queries: int = QUERIES
+    bound_head: BoundHead, support: Support, groups: GroupIndex, max_queries: int = MOST_QUERIES
 ) -> tuple[Scores, Int[np.ndarray, " image"]]:
     """Return scores (without the temperature) of exemplars as new images, and the rows of their classes.
 
@@ -104,19 +105,19 @@ def leave_one_out(
     rank = (np.arange(len(chosen)) - first_row[class_index])[queries]
     scores = torch.empty(len(queries), len(support), dtype=torch.float64)
     for turn in np.unique(rank).tolist():  # Queries of one rank in their classes meet the same rows of other classes.
-        others = torch.from_numpy(first_row + turn % np.clip(n_chosen, 1, LEFT_OUT_GROUPS))
-        for here in torch.from_numpy(np.flatnonzero(rank == turn)).split(_chunk_rows(means.shape[1] * len(support))):
-            rows = torch.from_numpy(queries)[here]
+        other_rows = torch.from_numpy(first_row + turn % np.clip(n_chosen, 1, LEFT_OUT_GROUPS))
+        for part in torch.from_numpy(np.flatnonzero(rank == turn)).split(_chunk_rows(means.shape[1] * len(support))):
+            rows = torch.from_numpy(queries)[part]
             query, own_class = vectors[rows], class_index[rows]
             if head.couples:  # Classes refine each other, so each query needs a set of classes of its own.
                 own_place = torch.arange(len(rows)), own_class
-                sets, set_counts = means[others].repeat(len(rows), 1, 1), counts[others].repeat(len(rows), 1)
+                sets, set_counts = means[other_rows].repeat(len(rows), 1, 1), counts[other_rows].repeat(len(rows), 1)
                 sets[own_place], set_counts[own_place] = means[rows], counts[rows]
                 refined = head.refined(sets, set_counts, bound_head.parameters)
-                scores[here] = bound_head.score(query[:, None], refined)[:, 0]
+                scores[part] = bound_head.score(query[:, None], refined)[:, 0]
             else:
-                scores[here] = bound_head.score(query, means[others])
-                scores[here, own_class] = bound_head.score(query[:, None], means[rows, None])[:, 0, 0]
+                scores[part] = bound_head.score(query, means[other_rows])
+                scores[part, own_class] = bound_head.score(query[:, None], means[rows, None])[:, 0, 0]
     return scores.numpy(), class_index.numpy()[queries]
 
 
@@ -218,6 +219,7 @@ def calibration_error_by_chance(probabilities: Scores, bins: int = 15) -> float:
 
 
 def _find_bins(confidence: Float[np.ndarray, " image"], bins: int) -> Int[np.ndarray, " image"]:
+    """Return the bin of each image, of bins of equal width from 0 to 1."""
     return np.minimum((confidence * bins).astype(int), bins - 1)
 
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -64,7 +64,7 @@ class FittedValue(Generic[T]):
 
     def __get__(self, classifier: "FewShotClassifier", _: Any = None) -> T:
         with classifier._lock:  # The class itself has no such attribute, which is an AttributeError, too.
-            if "state_" not in classifier.__dict__:
+            if not classifier.is_fitted:
                 raise AttributeError("this classifier has not learned a class yet")
             value: T = getattr(classifier.state_, self.name)
             return value
@@ -208,9 +208,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             self.become(new.partial_fit(X, y, groups=groups))
             return self
 
-    def __sklearn_is_fitted__(self) -> bool:
-        """Return whether there is a class; scikit-learn would look for any attribute, and a failed fit leaves some."""
+    @property
+    def is_fitted(self) -> bool:
+        """Whether there is a class."""
         return "state_" in self.__dict__
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Return `is_fitted`; scikit-learn would look for any fitted attribute, and a failed fit leaves some."""
+        return self.is_fitted
 
     def forget(self) -> None:
         """Forget all classes."""
@@ -228,7 +233,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 group.
         """
         with self._lock:
-            is_fresh = "state_" not in self.__dict__
+            is_fresh = not self.is_fitted
             rows, labels = self._check_examples(X, y, is_fresh)
             if groups is not None and len(groups) != len(rows):
                 raise BadInput(f"there are {len(rows)} examples and {len(groups)} groups: give one for each.")
@@ -272,13 +277,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         """Remove these classes."""
         with self._lock:
             check_is_fitted(self)
-            unwanted = list(dict.fromkeys(np.asarray(labels).reshape(-1).tolist()))
-            for label in unwanted:
+            removed = list(dict.fromkeys(np.asarray(labels).reshape(-1).tolist()))
+            for label in removed:
                 if label not in self.state_.support.classes:
                     raise BadInput(f"there is no class {label!s} to remove.")
-            if len(unwanted) == len(self.state_.support):
+            if len(removed) == len(self.state_.support):
                 raise BadInput("a classifier needs a class: the last one cannot be removed.")
-            return self._set_support(self.state_.support.remove(unwanted)[0])
+            return self._set_support(self.state_.support.remove(removed)[0])
 
     def become(self, other: "FewShotClassifier") -> None:
         """Take over all that another classifier has learned, at once."""
@@ -288,7 +293,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def exemplar_keys(self) -> set[int]:
         """Return the keys of all exemplars."""
         with self._lock:
-            return self.state_.support.exemplar_keys() if "state_" in self.__dict__ else set()
+            return self.state_.support.exemplar_keys() if self.is_fitted else set()
 
     def find_examples(self, X: Any) -> list[list[tuple[Any, int]]]:
         """Return the classes that have each of these examples, and its key there.
@@ -345,10 +350,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def put_back(self, part: Support) -> "FewShotClassifier":
         """Add again what `take_out` returned."""
         with self._lock:
-            return self._set_support(self.state_.support.merge(part) if "state_" in self.__dict__ else part)
+            return self._set_support(self.state_.support.merge(part) if self.is_fitted else part)
 
     def _check_examples(self, X: Any, y: Any, is_fresh: bool) -> tuple[FeatureRows, Labels]:
-        if y is None:
+        """Return the examples as rows of features, and their labels; raise BadInput where they do not fit."""
+        if y is None:  # in the words that scikit-learn's checks of estimators look for
             raise BadInput("this classifier requires y to be passed, but the target y is None.")
         if is_fresh:
             if self.positions is not None and self.positions < 1:
@@ -364,6 +370,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return rows, labels
 
     def _check_rows(self, X: Any) -> FeatureRows:
+        """Return new features as rows; raise BadInput where they do not fit what was learned."""
         check_is_fitted(self)
         rows = self._validate(self._flatten(X), reset=False)
         _check_scale(rows)
@@ -530,16 +537,21 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
                 f"shot is a number from 1 to {self.keep}, the examples of a class that are kept, not {shot}."
             )
         with self._lock:
-            support, base = self.support_, self.state_.base
-            with_exemplars = int((support.exemplar_counts > 0).sum())
-            if with_exemplars < len(support):
+            support = self.support_
+            n_with_exemplars = int((support.exemplar_counts > 0).sum())
+            if n_with_exemplars < len(support):
                 raise BadInput(
-                    f"only {with_exemplars} of the {len(support)} classes have stored examples, and fewer shots need "
+                    f"only {n_with_exemplars} of the {len(support)} classes have stored examples, and fewer shots need "
                     "those of all classes."
                 )
-            fewer, is_calibrated = copy(self), self.calibrated_
-            arguments = self.learned_head_, self._scale_at(shot), self.reject, base
-            fewer.state_ = FittedState(support.limit_shots(shot), *arguments, was_calibrated=is_calibrated)
+            fewer = copy(self)
+            fewer.state_ = replace(
+                self.state_,
+                support=support.limit_shots(shot),
+                given_scale=self._scale_at(shot),
+                was_calibrated=self.calibrated_,
+                has_index=False,
+            )
         return fewer
 
     def _scale_at(self, shot: int) -> float | None:
@@ -549,12 +561,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         if self.state_.has_estimator or shot >= self.support_.counts.max():
             return self.scale_
         # Classes of shot + 1 examples have `shot` when one is left out; smaller ones need the correction `next_shot`.
-        more = FittedState(self.support_.limit_shots(shot + 1), self.learned_head_, None, self.reject)
-        scores, class_index, _ = more.leave_one_out
+        support = self.support_.limit_shots(shot + 1)
+        scores, class_index, _ = FittedState(support, self.learned_head_, None, self.reject).leave_one_out
         if not len(class_index):  # Each class is a single group, and nothing can be left out.
             return self.scale_
-        counts = more.support.counts
-        gains = np.where(counts > shot, 1.0, next_shot(counts))
+        gains = np.where(support.counts > shot, 1.0, next_shot(support.counts))
         return fit_scale(scores, class_index) * float(gains[class_index].mean())
 
     def decision_function(self, X: Any) -> Float[np.ndarray, " image"] | Float[np.ndarray, "image class"]:
@@ -595,10 +606,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             return self.evidence_of(vectors) >= self.threshold_
 
     def calibration_error(self, X: Any, y: Any) -> float:
-        """Return the expected calibration error on labelled images; without any, see `support_calibration_error`."""
-        place = np.searchsorted(self.classes_, np.asarray(y)).clip(0, len(self.classes_) - 1)
-        place = np.where(self.classes_[place] == np.asarray(y), place, -1)  # an unknown label is never right
-        return calibration_error(self.predict_proba(X), place)
+        """Return the expected calibration error on labelled images.
+
+        `support_calibration_error` needs none: it is measured on exemplars that are left out.
+        """
+        labels = np.asarray(y)
+        class_index = np.searchsorted(self.classes_, labels).clip(0, len(self.classes_) - 1)
+        class_index = np.where(self.classes_[class_index] == labels, class_index, -1)  # an unknown one is never right
+        return calibration_error(self.predict_proba(X), class_index)
 
     def support_calibration_error(self) -> float:
         """Return the expected calibration error on exemplars that are left out; NaN where none can be."""
@@ -606,6 +621,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         return calibration_error(softmax(logits, axis=1), class_index) if len(class_index) else float("nan")
 
     def _embed(self, rows: FeatureRows) -> Vectors:
+        """Return the vectors of the rows."""
         return np.concatenate(list(self._vector_parts(rows)))
 
     def _vector_parts(self, rows: FeatureRows) -> Iterator[Vectors]:

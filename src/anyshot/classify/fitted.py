@@ -60,7 +60,7 @@ class FittedState:
     @property
     def is_large(self) -> bool:
         """Whether only a sample of the classes is calibrated."""
-        return len(self.support) > calibration.CLASSES and not self.learned_head.head.couples
+        return len(self.support) > calibration.MOST_CALIBRATED and not self.learned_head.head.couples
 
     @property
     def is_searched(self) -> bool:
@@ -71,7 +71,7 @@ class FittedState:
     def sample(self) -> tuple[Support, Int[np.ndarray, " class"]]:
         """The classes that are calibrated, and their rows in the support."""
         if self.is_large:
-            return self.support.sample(calibration.CLASSES)
+            return self.support.sample(calibration.MOST_CALIBRATED)
         support, n_exemplars, rows = self.support, self.support.exemplar_counts, np.arange(len(self.support))
         if n_exemplars.all() and (n_exemplars < support.counts).any():
             exemplars = support.exemplars
@@ -113,7 +113,7 @@ class FittedState:
         """The parameters of a head that is fitted on the support, and the scores of exemplars that are left out."""
         support, _ = self.sample
         assert self.learned_head.head.estimator is not None
-        chosen = calibration.choose_queries(support, 8 * calibration.QUERIES)
+        chosen = calibration.choose_queries(support, calibration.MOST_ESTIMATED)
         is_incomplete = np.isin(self.groups, self.groups[support.has_incomplete_group])
         chosen = chosen[~is_incomplete[chosen]]
         groups = np.unique(self.groups[chosen], return_inverse=True)[1].reshape(-1)
@@ -145,7 +145,7 @@ class FittedState:
     def leave_one_out(self) -> tuple[calibration.Scores, Int[np.ndarray, " image"], calibration.Scores]:
         """Scores of exemplars of the sample that are left out with their groups, their class indices, their evidence.
 
-        The evidence is for each class over none of these: the score, where the head has nothing better.
+        The evidence for each class, rather than none of them, is the score where the head has nothing better.
         """
         if self.has_estimator:
             parameters, result = self.estimate
@@ -222,6 +222,7 @@ class FittedState:
         return np.where(self.is_single_group[best], np.inf, self._evidence_of_rows(vectors, best))
 
     def _score(self, vectors: Vectors) -> calibration.Scores:
+        """Return the score of each class, without the temperature."""
         return self.head.score(self.head.transform(calibration.to_tensor(vectors)), self.prototypes).numpy()
 
     def _evidence_of_rows(self, vectors: Vectors, rows: Int[np.ndarray, " image"]) -> Float[np.ndarray, " image"]:
@@ -237,18 +238,20 @@ class FittedState:
     def _compare_with_all(self) -> Float[np.ndarray, "image 2"]:
         """Return the evidence that left-out exemplars are of their own class, and of the best of all other classes."""
         support, rows = self.sample
-        limit = min(calibration.QUERIES, max(calibration.LEAST_QUERIES, calibration.PRODUCTS // len(self.support)))
+        n_affordable = max(calibration.LEAST_QUERIES, calibration.MOST_COMPARISONS // len(self.support))
         chosen = calibration.choose_queries(support, 0)
         chosen = chosen[self.remaining_counts[chosen] > 0]
-        chosen = chosen[np.argsort(support.exemplars.keys[chosen], kind="stable")[:limit]]
+        chosen = chosen[
+            np.argsort(support.exemplars.keys[chosen], kind="stable")[: min(n_affordable, calibration.MOST_QUERIES)]
+        ]
         group_sums, evidence = calibration.sum_groups(support, self.groups), np.zeros((len(chosen), 2))
-        for part in split_rows(len(chosen), PART):
-            here = chosen[part]
-            exemplars, counts = support.exemplars.take(here), self.remaining_counts[here]
+        for block in split_rows(len(chosen), PART):
+            part = chosen[block]
+            exemplars, counts = support.exemplars.take(part), self.remaining_counts[part]
             vectors, class_index = exemplars.vectors, exemplars.class_index
             best = self.search.top(vectors, 2).rows
             other_rows = np.where(best[:, 0] == rows[class_index], best[:, 1], best[:, 0])
-            sums = support.sums[class_index] - group_sums[self.groups[here]]
+            sums = support.sums[class_index] - group_sums[self.groups[part]]
             own_evidence = self._evidence(vectors, sums / counts[:, None], counts)
-            evidence[part] = np.stack([own_evidence, self._evidence_of_rows(vectors, other_rows)], 1)
+            evidence[block] = np.stack([own_evidence, self._evidence_of_rows(vectors, other_rows)], 1)
         return evidence

@@ -135,11 +135,11 @@ class ImageClassifier:
             for why in unread:
                 warnings.warn(f"left out: {why}", stacklevel=2)
             return self
-        given = [images] if isinstance(images, str | Path) else list(images)
+        items = [_make_item(image) for image in ([images] if isinstance(images, str | Path) else images)]
         names = list(labels)
-        if len(given) != len(names):
-            raise BadInput(f"there are {len(given)} pictures and {len(names)} labels: give one for each.")
-        self.learn([_make_item(image) for image in given], names, progress, cache, must_read_all=True, groups=groups)
+        if len(items) != len(names):
+            raise BadInput(f"there are {len(items)} pictures and {len(names)} labels: give one for each.")
+        self.learn(items, names, progress, cache, must_read_all=True, groups=groups)
         return self
 
     def learn(
@@ -175,7 +175,7 @@ class ImageClassifier:
         while batch := list(islice(readable, BATCH)):
             examples, names, batch_groups, batch_times = zip(*batch, strict=True)
             features = np.stack([example.features for example in examples])
-            new._learn(examples, features, np.array(names), batch_groups)
+            new._learn_batch(examples, features, np.array(names), batch_groups)
             on_batch(features, list(map(str, names)), [example.item for example in examples], batch_times)
             n_learned += len(batch)
             progress(len(batch) / len(items))
@@ -209,24 +209,25 @@ class ImageClassifier:
                 unread.append(example.why)
             yield example
 
-    def _learn(
+    def _learn_batch(
         self, examples: Sequence[EmbeddedItem], features: np.ndarray, labels: Labels, groups: Sequence[Any]
     ) -> None:
         """Learn from pictures by their features, and make thumbnails of the exemplars among them."""
         self.classifier.partial_fit(features, labels, groups=groups)
         rows = list(zip(hash_rows(features).tolist(), labels.tolist(), examples, strict=True))
-        self.confirmed |= {(key, label) for key, label, one in rows if one.item.is_confirmed}
+        self.confirmed |= {(key, label) for key, label, example in rows if example.item.is_confirmed}
         missing = self.classifier.exemplar_keys() - self.thumbnails.keys()
-        new = {key: one for key, _, one in rows if key in missing}
+        new = {key: example for key, _, example in rows if key in missing}
         self._select_thumbnails(dict(zip(new, map_in_threads(self._make_thumbnail, new.values()), strict=True)))
 
     def _select_thumbnails(self, *more: Mapping[int, bytes]) -> None:
         """Set the thumbnails of the exemplars, from those that are here and more; copies share the old dictionary."""
         exemplars = self.classifier.exemplar_keys()
-        sources = (self.thumbnails, *more)
-        self.thumbnails = {key: jpeg for one in sources for key, jpeg in one.items() if key in exemplars}
+        jpegs = chain.from_iterable(thumbnails.items() for thumbnails in (self.thumbnails, *more))
+        self.thumbnails = {key: jpeg for key, jpeg in jpegs if key in exemplars}
 
     def _make_thumbnail(self, example: EmbeddedItem) -> bytes:
+        """Return a small JPEG of an example as the backbone sees it."""
         pixels = example.pixels
         if pixels is None:  # The features came from the cache, and the picture was not decoded.
             pixels = self.backbone.prepare(example.item.read(), example.item.name, example.item.box)
@@ -236,8 +237,8 @@ class ImageClassifier:
         """Add the examples of other classifiers with the same backbone and head (see `FewShotClassifier.merge`)."""
         for other in others:
             if self.backbone.fingerprint != other.backbone.fingerprint:
-                one, two = (str(which.backbone.about.get("backbone", "?")) for which in (self, other))
-                raise BadInput(f"only classifiers with the same backbone can merge: these have {one} and {two}.")
+                ours, theirs = (str(each.backbone.about.get("backbone", "?")) for each in (self, other))
+                raise BadInput(f"only classifiers with the same backbone can merge: these have {ours} and {theirs}.")
         self.classifier.merge(*(other.classifier for other in others))
         self._select_thumbnails(*(other.thumbnails for other in others))
         self.confirmed = self.confirmed.union(*(other.confirmed for other in others))
@@ -310,7 +311,7 @@ class ImageClassifier:
 
     def save(self, path: str | Path) -> None:
         """Write the classifier to a folder that anyone can load (see `anyshot.classify.files`)."""
-        check_is_fitted(self.classifier, "state_")
+        check_is_fitted(self.classifier)
         with self.classifier._lock:  # Nobody may learn between the writing of exemplars and of their thumbnails.
             save_folder(self.classifier, Path(path), self.backbone, self.thumbnails, self.confirmed)
 

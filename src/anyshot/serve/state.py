@@ -123,7 +123,7 @@ class ServedClassifier:
     def list_doubtful(self) -> list[dict[str, Any]]:
         """Return examples whose labels may be wrong, and copies of others, without those that a person kept."""
         current = self.current
-        if not is_fitted(current) or current.classifier.state_.is_large or len(current.classes_) < 2:
+        if not current.classifier.is_fitted or current.classifier.state_.is_large or len(current.classes_) < 2:
             return []
         inner = current.classifier
         support, names = inner.support_, list_class_names(current)
@@ -164,7 +164,7 @@ class ServedClassifier:
                 without it such a folder is left alone.
         """
         folder = self.folder
-        if folder is None or not is_fitted(self.current):
+        if folder is None or not self.current.classifier.is_fitted:
             raise HTTPException(409, "Nothing to save, or the server was started without --save.")
         with self._save_lock, lock_existing(folder):
             if read_save_stamp(folder) != self._save_stamp:
@@ -180,7 +180,7 @@ class ServedClassifier:
     def describe(self) -> dict[str, Any]:
         """Return the classes with counts, recalls and examples, and whether probabilities are calibrated."""
         current = self.current  # one state throughout: another request may replace it meanwhile
-        if not is_fitted(current):
+        if not current.classifier.is_fitted:
             return {"classes": [], "can_save": self.folder is not None}
         inner = current.classifier
         support, coverage = inner.support_, inner.coverage_
@@ -211,7 +211,7 @@ class ServedClassifier:
             by_shot: Whether to also answer with fewer examples per class, which takes several times as long.
         """
         current = self.current
-        if not is_fitted(current):
+        if not current.classifier.is_fitted:
             raise HTTPException(409, "There are no classes yet: add one first.")
         inner = current.classifier
         vectors = inner.vectors(current.features(current.read(image)[None]))
@@ -275,14 +275,9 @@ def _describe_copies(
     return [] if confirmed & {one, other} else [(*other, "is like another picture of its class", "", one[0])]
 
 
-def is_fitted(classifier: ImageClassifier) -> bool:
-    """Return whether the classifier has learned anything yet."""
-    return hasattr(classifier.classifier, "state_")
-
-
 def list_class_names(classifier: ImageClassifier) -> list[str]:
     """Return the names of the classes, as a page shows them."""
-    return [str(label) for label in classifier.classes_] if is_fitted(classifier) else []
+    return [str(label) for label in classifier.classes_] if classifier.classifier.is_fitted else []
 
 
 def _find_label(classifier: ImageClassifier, name: str, *, may_be_new: bool = False) -> Any:
