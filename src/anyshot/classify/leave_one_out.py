@@ -27,22 +27,28 @@ Scores = Float[np.ndarray, "example class"]
 
 @dataclass(frozen=True)
 class LeaveOneOutAccuracy:
-    """The share of labelled examples that are classified right when left out, each alone or with its whole group."""
+    """The share of labelled examples that are classified right when left out.
+
+    Attributes:
+        alone: The share when each example is left out by itself.
+        in_groups: The share when it is left out with its whole group; None where there are no groups, or every class is
+            a single one.
+        groups: The number of groups of two examples or more.
+        members: The number of examples in such groups.
+        evidence: How the groups were found (`Groups.evidence`).
+        examples: Examples that are left out alone, copies counted once; 0 where that is not known.
+        classes: The number of their classes.
+        singles: Classes of a single example, which cannot be left out.
+    """
 
     alone: float
     in_groups: float | None = None
-    """With whole groups left out; None where there are no groups, or every class is a single one."""
     groups: int = 0
     members: int = 0
-    """Examples in groups of two or more."""
     evidence: tuple[str, ...] = ()
-    """How the groups were found (`Groups.evidence`)."""
     examples: int = 0
-    """Examples that are left out alone, copies counted once; 0 where that is not known."""
     classes: int = 0
-    """Their classes."""
     singles: int = 0
-    """Classes of a single example, which cannot be left out."""
 
     @property
     def accuracy(self) -> float:
@@ -78,10 +84,15 @@ class LeaveOneOutAccuracy:
 
 @dataclass(frozen=True)
 class LeaveOneOutScores:
-    """Scores of each example when the example, with its whole group, is not in the support."""
+    """What becomes of each example when it is left out of the support with its whole group.
+
+    Attributes:
+        scores: Scores, without the temperature; NaN where nothing of an example's class would be left.
+        labels: The classes of the examples, counted from 0.
+        accuracy: The accuracy, also that with each example left out by itself.
+    """
 
     scores: Scores
-    """Scores, without the temperature; NaN where nothing of an example's class would be left."""
     labels: Labels
     accuracy: LeaveOneOutAccuracy
 
@@ -97,7 +108,7 @@ class LeaveOneOutScores:
 
 
 def leave_out(head: BoundHead, vectors: Vectors, labels: Labels, groups: Groups) -> LeaveOneOutScores:
-    """Score every example without its group.
+    """Score vectors, each with its group left out of the support.
 
     Args:
         head: The head, with what it has learned before.
@@ -107,16 +118,16 @@ def leave_out(head: BoundHead, vectors: Vectors, labels: Labels, groups: Groups)
     """
     scores = _score_left_out(head, vectors, labels, np.arange(len(labels)))
     counts = np.bincount(labels)
-    several = counts[counts > 1]
+    counts_above_one = counts[counts > 1]
     accuracy = LeaveOneOutAccuracy(
-        _accuracy(scores, labels),
-        examples=int(several.sum()),
-        classes=len(several),
+        _compute_accuracy(scores, labels),
+        examples=int(counts_above_one.sum()),
+        classes=len(counts_above_one),
         singles=int((counts == 1).sum()),
     )
     if groups.count:
         scores = _score_left_out(head, vectors, labels, groups.group)
-        in_groups = None if np.isnan(scores).all() else _accuracy(scores, labels)
+        in_groups = None if np.isnan(scores).all() else _compute_accuracy(scores, labels)
         accuracy = replace(
             accuracy, in_groups=in_groups, groups=groups.count, members=groups.members, evidence=groups.evidence
         )
@@ -131,31 +142,35 @@ def leave_out_examples(
     times: Sequence[float | None] = (),
     groups: Sequence[Any] = (),
 ) -> LeaveOneOutScores:
-    """Score every example without its group, where a copy under the same label counts once, as the classifier does.
+    """Score the examples of a classifier, each with its group left out of the support.
+
+    Copies under the same label count once, as they do in the classifier.
 
     Args:
-        classifier: What has learned these examples.
+        classifier: The classifier that has learned these examples.
         features: Their features.
         labels: Classes, counted from 0.
-        names: Their file names (see `find_groups`, also for the next two).
-        times: When they were taken.
-        groups: The groups that the user names.
+        names: Their file names, where they have any.
+        times: When they were taken, where that is known.
+        groups: The name of the group of each, where the user has named groups; see `find_groups` for all three.
     """
     pairs = np.stack([labels.astype(np.uint64), hash_rows(features)])
     rows, copy_of = np.unique(pairs, axis=1, return_index=True, return_inverse=True)[1:]  # as exemplars are ordered
     names, times, groups = ([one[row] for row in rows if row < len(one)] for one in (names, times, groups))
-    vectors, codes = classifier.vectors(features[rows]), labels[rows]
-    result = leave_out(classifier.learned_head_, vectors, codes, find_groups(vectors, codes, names, times, groups))
+    vectors, row_labels = classifier.vectors(features[rows]), labels[rows]
+    row_groups = find_groups(vectors, row_labels, names, times, groups)
+    result = leave_out(classifier.learned_head_, vectors, row_labels, row_groups)
     return LeaveOneOutScores(result.scores[copy_of.reshape(-1)], labels, result.accuracy)
 
 
-def _accuracy(scores: Scores, labels: Labels) -> float:
+def _compute_accuracy(scores: Scores, labels: Labels) -> float:
+    """Return the share of examples whose own class has the highest score; NaN where no example could be left out."""
     is_scored = ~np.isnan(scores[:, 0])
     return float((scores[is_scored].argmax(1) == labels[is_scored]).mean()) if is_scored.any() else float("nan")
 
 
 def _score_left_out(head: BoundHead, vectors: Vectors, labels: Labels, group: Int[np.ndarray, " example"]) -> Scores:
-    """Return the scores of every example without its group; NaN where nothing of its class would be left."""
+    """Return the scores of every example with its group left out; NaN where nothing of its class would remain."""
     order = np.argsort(labels, kind="stable")  # a support has its exemplars class by class
     class_index = np.unique(labels[order], return_inverse=True)[1]
     # A group that the user names may have examples of two classes. It is then one group in each of them.
