@@ -4,7 +4,7 @@ import json
 
 from anyshot.classify import files
 
-version_of = files.find_files
+version_of = files.find_current_version
 
 
 def path_of(folder, name):

@@ -33,7 +33,7 @@ from sklearn.base import clone
 
 from anyshot.arrays import split_rows
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.files import read_parameters, write_parameters
+from anyshot.classify.files import from_parameter_tensors, to_parameter_tensors
 from anyshot.classify.support import Support
 from anyshot.classify.topk import CANDIDATES, INDEX_FROM, class_points, compute_prototypes, has_points, query_points
 from anyshot.errors import BadInput, as_bad_input
@@ -43,9 +43,9 @@ from anyshot.models.registry import Registry
 ARGUMENTS = ("head", "embed", "readout", "scale", "reject")
 QUERIES = 256  # queries whose candidates are compared at once
 PARTITION, PROBES = 1024, 32  # classes in a cell of the index, about, and cells that are searched for a query
-DELETED = 1000  # parts that one command deletes from the log
-TIDY = 256  # calls of `add` after which a writer lets the database tidy up
-FORGET = timedelta(minutes=10)  # age of a version of a table that nobody reads any more
+DELETED_AT_ONCE = 1000  # parts that one command deletes from the log
+ADDS_PER_OPTIMIZE = 256  # calls of `add` after which a writer lets the database optimize its tables
+VERSION_AGE = timedelta(minutes=10)  # age of a version of a table that nobody reads any more
 VERSION = "version "  # prefix of the version of the log at a compaction, which is stored among the parts of `state`
 T = TypeVar("T")
 
@@ -79,10 +79,10 @@ class ClassBank:
 
     def add(self, X: Any, y: Any) -> None:
         """Learn from examples. When this returns they are counted, whatever happens; before that, none of them is."""
-        if "_law" not in self.__dict__ and not self._has("state"):
+        if "_bare_classifier" not in self.__dict__ and not self._has("state"):
             assert self._template is not None
-            self._make(clone(self._template).set_params(keep=0).fit(X, y))
-        support = copy.copy(self._law).fit(X, y).support_
+            self._create(clone(self._template).set_params(keep=0).fit(X, y))
+        support = copy.copy(self._bare_classifier).fit(X, y).support_
         with self._errors_as_bad_input():
             rows = _to_rows(support, part=[uuid.uuid4().hex] * len(support))
             self._log = self._log or self._database.create_table("log", schema=rows.schema, exist_ok=True)
@@ -93,8 +93,8 @@ class ClassBank:
                 raise BadInput(f"examples of {support.sums.shape[1]} numbers do not fit the classes of {self._place}.")
             self._log.add(rows)
         self._n_added += 1
-        if self._n_added % TIDY == 0:
-            self._tidy()
+        if self._n_added % ADDS_PER_OPTIMIZE == 0:
+            self._optimize_tables()
 
     # -------------------------------------------------------------------------------------------------------- reading
 
@@ -110,7 +110,7 @@ class ClassBank:
 
     def top(self, X: Any, k: int = 5) -> tuple[Shaped[np.ndarray, "image k"], Float[np.ndarray, "image k"]]:
         """Return the `k` best classes of each image and their scores."""
-        vectors, head = self._law.vectors(X), self._law.learned_head_
+        vectors, head = self._bare_classifier.vectors(X), self._bare_classifier.learned_head_
         labels, scores = list[np.ndarray](), list[np.ndarray]()
         for part in split_rows(len(vectors), QUERIES):
             query = torch.from_numpy(vectors[part])
@@ -184,10 +184,10 @@ class ClassBank:
             name = f"folded-{number}-{len(support)}-{uuid.uuid4().hex}"
             if self._fold(name, number, support, parts):
                 with suppress(Exception):  # Parts that stay in the log only take room.
-                    for rows in split_rows(len(parts), DELETED):
+                    for rows in split_rows(len(parts), DELETED_AT_ONCE):
                         self._open("log").delete(f"part IN ({', '.join(map(_to_sql, parts[rows]))})")
-                self._tidy()
-                self._sweep()
+                self._optimize_tables()
+                self._drop_stale_tables()
             return len(support)
 
     def _fold(self, name: str, number: int, support: Support, parts: list[str]) -> bool:
@@ -208,9 +208,9 @@ class ClassBank:
 
     def _write_folded(self, name: str, support: Support) -> None:
         """Write a table of classes with the points that the database's index compares, and index many of them."""
-        law = self._restore(support)
-        head = law.learned_head_.head
-        points = class_points(head, law.prototypes_).float().numpy()
+        classifier = self._restore(support)
+        head = classifier.learned_head_.head
+        points = class_points(head, classifier.prototypes_).float().numpy()
         table = self._database.create_table(name, _to_rows(support, vector=_to_lists(points)))
         if len(support) >= INDEX_FROM:
             partitions = max(1, len(support) // PARTITION)
@@ -218,7 +218,7 @@ class ClassBank:
                 _metric(head), vector_column_name="vector", num_partitions=partitions, index_type="IVF_FLAT"
             )
 
-    def _sweep(self) -> None:
+    def _drop_stale_tables(self) -> None:
         """Remove folded tables that cannot count any more."""
         with suppress(Exception):
             state = self._read_state()
@@ -227,33 +227,35 @@ class ClassBank:
                 if number.isdecimal() and int(number) <= state["number"]:
                     self._database.drop_table(name)
 
-    def _tidy(self) -> None:
-        """Let the database join the pieces that many calls of `add` appended, and drop old versions.
+    def _optimize_tables(self) -> None:
+        """Let the database join the pieces that many calls of `add` appended, and drop old versions of its tables.
 
         Each appended version lists all pieces before it, so that the lists grow with the square of the calls.
         """
         with suppress(Exception):  # Another process may be doing it.
-            self._open("log").optimize(cleanup_older_than=FORGET)
-            self._open("state").optimize(cleanup_older_than=FORGET)
+            self._open("log").optimize(cleanup_older_than=VERSION_AGE)
+            self._open("state").optimize(cleanup_older_than=VERSION_AGE)
 
     # ---------------------------------------------------------------------------------------------------------- state
 
     @cached_property
-    def _law(self) -> FewShotClassifier:
-        """A classifier with the bank's head and parameters, which never change, and one class without meaning."""
+    def _bare_classifier(self) -> FewShotClassifier:
+        """A classifier with the bank's head and parameters, which never change; its one class has no meaning."""
         with self._errors_as_bad_input():
             row = self._read_state()
-            law = json.loads(row["law"])
-            features = law.pop("features")
-            parameters, base = read_parameters({name: value.numpy() for name, value in load(row["tensors"]).items()})
-            values: dict[str, Any] = {"parameters": parameters, "base": base, "registry": self._registry, "keep": 0}
-            return FewShotClassifier(**law, **values).fit(np.ones((1, features)), [0])
+            arguments = json.loads(row["law"])
+            features = arguments.pop("features")
+            parameters, base = from_parameter_tensors(
+                {name: value.numpy() for name, value in load(row["tensors"]).items()}
+            )
+            arguments |= {"parameters": parameters, "base": base, "registry": self._registry, "keep": 0}
+            return FewShotClassifier(**arguments).fit(np.ones((1, features)), [0])
 
     def _restore(self, support: Support) -> FewShotClassifier:
         """Return a classifier of these classes with the bank's head."""
-        return copy.copy(self._law).restore(support, self._law.n_features_in_)
+        return copy.copy(self._bare_classifier).restore(support, self._bare_classifier.n_features_in_)
 
-    def _make(self, classifier: FewShotClassifier) -> None:
+    def _create(self, classifier: FewShotClassifier) -> None:
         """Make a bank for the head and the parameters of a classifier, unless another process just did."""
         import pyarrow
 
@@ -263,17 +265,19 @@ class ClassBank:
                 f"a class bank compares each class alone, by a product, a cosine or a distance, and {classifier.head} "
                 "does not: choose proto, cosine-proto, or the readout posterior, fitted on examples of other classes."
             )
-        tensors = {name: value.contiguous() for name, value in write_parameters(classifier).items()}
-        law = {name: getattr(classifier, name) for name in ARGUMENTS}
-        law |= {"positions": classifier.positions_, "features": classifier.n_features_in_}
-        row = {"number": 0, "folded": "", "parts": "[]", "law": json.dumps(law), "tensors": save(tensors)}
+        tensors = {name: value.contiguous() for name, value in to_parameter_tensors(classifier).items()}
+        arguments = {name: getattr(classifier, name) for name in ARGUMENTS}
+        arguments |= {"positions": classifier.positions_, "features": classifier.n_features_in_}
+        row = {"number": 0, "folded": "", "parts": "[]", "law": json.dumps(arguments), "tensors": save(tensors)}
         with suppress(ValueError):  # Another process made it.
             self._database.create_table("state", pyarrow.Table.from_pylist([row]))
 
     def _read_state(self) -> dict[str, Any]:
+        """Return the newest row of the table `state`."""
         return max(self._open("state").to_arrow().to_pylist(), key=lambda row: row["number"])
 
     def _open(self, name: str) -> Any:
+        """Return the newest version of a table."""
         table = self._database.open_table(name)
         table.checkout_latest()
         return table
@@ -283,6 +287,7 @@ class ClassBank:
         return as_bad_input(Exception, f"the class bank {self._place} is damaged or cannot be reached", ".")
 
     def _has(self, name: str) -> bool:
+        """Return whether there is a table of this name."""
         with self._errors_as_bad_input(), suppress(FileNotFoundError, ValueError):
             self._database.open_table(name)
             return True
@@ -297,6 +302,7 @@ class ClassBank:
 
 
 def _metric(head: Head) -> str:
+    """Return what the database calls the distance by which the points of classes are compared."""
     return "cosine" if head.score_name == "cosine" else "l2"
 
 
@@ -350,4 +356,5 @@ def _to_support(rows: Any) -> Support | None:
 
 
 def _to_sql(value: Any) -> str:
+    """Return a value as it stands in an SQL filter."""
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)

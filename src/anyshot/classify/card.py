@@ -8,7 +8,7 @@ from anyshot.classify.classifier import FewShotClassifier
 from anyshot.files import write_text
 from anyshot.show.pages import fill_template
 
-LISTED = 1000  # classes that the card lists
+MOST_LISTED = 1000  # classes that the card lists
 
 
 def write_card(classifier: FewShotClassifier, path: Path, about: Mapping[str, Any]) -> None:
@@ -20,8 +20,8 @@ def write_card(classifier: FewShotClassifier, path: Path, about: Mapping[str, An
         about: What is known of the backbone, by name, for a classifier of pictures (`Embedder.about`).
     """
     state, is_measured = classifier.state_, not classifier.state_.is_large
-    single_group_classes = classifier.single_group_classes_[:LISTED] if is_measured else ()
-    counts = zip(classifier.classes_[:LISTED], state.support.counts, strict=False)
+    single_group_classes = classifier.single_group_classes_[:MOST_LISTED] if is_measured else ()
+    counts = zip(classifier.classes_[:MOST_LISTED], state.support.counts, strict=False)
     card = fill_template(
         Path(__file__).with_name("card.md"),
         classifier=classifier,

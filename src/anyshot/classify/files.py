@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from anyshot.classify.calibration import to_tensor
 from anyshot.classify.card import write_card
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.support import Exemplars, Support
@@ -143,21 +144,21 @@ def _write_backbone(folder: Path, backbone: Embedder) -> None:
 
 def _replace_version(staging: Path, folder: Path, config: Mapping[str, Any]) -> None:
     """Move a complete version into a folder, and remove the one before."""
-    files, before = _version_folder(folder, config), _list_versions(folder)  # two after a save that was killed
+    version, old_versions = _version_folder(folder, config), _list_versions(folder)  # two after a save that was killed
     is_old = False
     with contextlib.suppress(BadInput):  # a damaged configuration, or none
         is_old = _read_config(folder)["format"] in OLD_FORMATS
-    cards = [_hash_file(version / CARD) for version in before if (version / CARD).is_file()]
+    cards = [_hash_file(old / CARD) for old in old_versions if (old / CARD).is_file()]
     is_edited = bool(cards) and (folder / CARD).is_file() and _hash_file(folder / CARD) not in cards
-    with atomic_write(files) as new:
-        (staging / files.name).rename(new)
+    with atomic_write(version) as new:
+        (staging / version.name).rename(new)
     with atomic_write(folder / CONFIG) as new:  # from now on this version is the one that is loaded
         (staging / CONFIG).rename(new)
     if not is_edited:
         with atomic_write(folder / CARD) as new:
-            shutil.copyfile(files / CARD, new)
-    for old in before:
-        if old != files:
+            shutil.copyfile(version / CARD, new)
+    for old in old_versions:
+        if old != version:
             shutil.rmtree(old, ignore_errors=True)
     if is_old:
         for name in (TENSORS, THUMBNAILS, *BACKBONE_FILES):
@@ -165,6 +166,7 @@ def _replace_version(staging: Path, folder: Path, config: Mapping[str, Any]) -> 
 
 
 def _list_versions(folder: Path) -> list[Path]:
+    """Return the folders of all versions in a classifier's folder."""
     return [path for path in folder.glob(VERSION + 16 * "[0-9a-f]") if path.is_dir() and not path.is_symlink()]
 
 
@@ -191,6 +193,7 @@ def describe_existing(path: Path) -> str:
 
 
 def _check_labels(labels: np.ndarray) -> None:
+    """Raise BadInput for labels that could not be read again."""
     if labels.dtype.kind not in LABEL_KINDS:
         raise BadInput(f"labels of type {labels.dtype} cannot be saved: use text or numbers.")
     for label in labels.tolist() if labels.dtype.kind == "U" else ():
@@ -201,6 +204,7 @@ def _check_labels(labels: np.ndarray) -> None:
 
 
 def _to_config(classifier: FewShotClassifier) -> dict[str, Any]:
+    """Return the content of config.json that comes from the classifier itself."""
     labels = classifier.state_.support.labels
     config: dict[str, Any] = {
         "library": "anyshot",
@@ -219,13 +223,14 @@ def _to_config(classifier: FewShotClassifier) -> dict[str, Any]:
 
 
 def _to_tensors(classifier: FewShotClassifier) -> dict[str, torch.Tensor]:
+    """Return the tensors of a classifier; vectors of exemplars are float32 where that loses no digit."""
     support = classifier.state_.support
     exemplars, (keys, rows) = support.exemplars, support.all_keys
-    single = exemplars.vectors.astype(np.float32)
+    float32 = exemplars.vectors.astype(np.float32)
     arrays = {
         "sums": support.sums,
         "counts": support.counts,
-        "kept": single if np.array_equal(single, exemplars.vectors) else exemplars.vectors,
+        "kept": float32 if np.array_equal(float32, exemplars.vectors) else exemplars.vectors,
         "owner": exemplars.class_index,
         "keys": exemplars.keys.view(np.int64),
         "groups": exemplars.groups.view(np.int64),
@@ -235,11 +240,10 @@ def _to_tensors(classifier: FewShotClassifier) -> dict[str, torch.Tensor]:
     }
     if isinstance(support.rest_moment, np.ndarray):
         arrays["moment"] = support.rest_moment
-    tensors = {name: torch.from_numpy(np.require(array, requirements="W")) for name, array in arrays.items()}
-    return tensors | write_parameters(classifier)
+    return {name: to_tensor(array) for name, array in arrays.items()} | to_parameter_tensors(classifier)
 
 
-def write_parameters(classifier: FewShotClassifier) -> dict[str, torch.Tensor]:
+def to_parameter_tensors(classifier: FewShotClassifier) -> dict[str, torch.Tensor]:
     """Return the parameters of the head, and what was fitted on base classes, as tensors that a file can hold."""
     tensors = {f"parameters.{name}": value for name, value in classifier.parameters_.items()}
     return tensors | {f"fitted.{name}": value for name, value in classifier.fitted_.items()}
@@ -285,7 +289,7 @@ def _version_folder(folder: Path, config: Mapping[str, Any]) -> Path:
 
 def load_folder(folder: Path, registry: Registry | None = None) -> FewShotClassifier:
     """Return a classifier from its folder; one with a head that is not ours needs the registry of its file."""
-    return read_folder(folder, lambda files, config: _check_logits(_read_classifier(files, config, registry)))
+    return read_folder(folder, lambda files, config: _check_logits(folder, _read_classifier(files, config, registry)))
 
 
 def load_image_folder(
@@ -304,7 +308,7 @@ def load_image_folder(
         folder,
         lambda files, config: (
             _read_backbone(files, backbone, registry),
-            _check_logits(_read_classifier(files, config, registry)),
+            _check_logits(folder, _read_classifier(files, config, registry)),
             _read_thumbnails(files / THUMBNAILS),
             _read_confirmed(folder, config),
         ),
@@ -331,14 +335,14 @@ def is_classifier(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
-def find_files(folder: Path) -> Path:
+def find_current_version(folder: Path) -> Path:
     """Return the folder with the files of the version that is loaded."""
     return _version_folder(folder, _read_config(folder))
 
 
 def find_onnx_backbone(folder: Path) -> Path:
     """Return the path of the ONNX file that embeds pictures for a saved classifier."""
-    return find_files(folder) / ONNX_BACKBONE
+    return find_current_version(folder) / ONNX_BACKBONE
 
 
 def has_backbone(folder: Path) -> bool:
@@ -356,7 +360,7 @@ def read_save_stamp(folder: Path) -> tuple[int, int] | None:
     return None
 
 
-def _errors_as_bad_input(folder: Path | str, *kinds: type[Exception]) -> contextlib.AbstractContextManager[None]:
+def _errors_as_bad_input(folder: Path, *kinds: type[Exception]) -> contextlib.AbstractContextManager[None]:
     """Re-raise errors about missing or unexpected values in a folder as BadInput."""
     return as_bad_input(kinds, f"{folder} is not a whole classifier", ": save it again.")
 
@@ -383,7 +387,7 @@ def _read_classifier(folder: Path, config: Mapping[str, Any], registry: Registry
             raise BadInput(f"{folder} was made with {file}, which has its head: name that file, --using {file}.")
         has_scatter = (registry or BUILTIN).head(arguments["head"]).estimator is not None
         support = _read_support(_read_labels(config, tensors), tensors, arguments["keep"], has_scatter)
-        parameters, base = read_parameters(tensors)
+        parameters, base = from_parameter_tensors(tensors)
         classifier = FewShotClassifier(parameters=parameters, base=base, registry=registry, **arguments)
         classifier.restore(support, features)
         if "feature_names" in config:
@@ -393,9 +397,9 @@ def _read_classifier(folder: Path, config: Mapping[str, Any], registry: Registry
     return classifier
 
 
-def _check_logits(classifier: FewShotClassifier) -> FewShotClassifier:
+def _check_logits(folder: Path, classifier: FewShotClassifier) -> FewShotClassifier:
     """Return a classifier that was read, or raise BadInput where its logits cannot be computed or are not finite."""
-    with _errors_as_bad_input("this", Exception):
+    with _errors_as_bad_input(folder, Exception):
         state = classifier.state_
         rows = np.arange(min(len(state.support), CHECKED_CLASSES))
         prototypes = compute_prototypes(state.head, state.support, rows)
@@ -443,6 +447,7 @@ def _find_backbone(folder: Path, name: str, description: str) -> str | Path:
 
 
 def _read_thumbnails(path: Path) -> dict[int, bytes]:
+    """Return the thumbnails by the keys of their examples; none where the file was deleted."""
     tensors = read_tensors(path)[0] if path.is_file() else {}
     with as_bad_input((ValueError, TypeError), f"{path} does not hold pictures: save it again."):
         return {int(key, 16): jpeg.numpy().tobytes() for key, jpeg in tensors.items()}
@@ -454,10 +459,10 @@ def _read_confirmed(folder: Path, config: Mapping[str, Any]) -> frozenset[tuple[
         return frozenset((int(key, 16), label) for key, label in config.get("confirmed", ()))
 
 
-def read_parameters(
+def from_parameter_tensors(
     tensors: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray] | None, dict[str, np.ndarray] | None]:
-    """Return the arguments `parameters` and `base` of a classifier from tensors that `write_parameters` named."""
+    """Return the arguments `parameters` and `base` of a classifier from tensors that `to_parameter_tensors` named."""
     parameters, base = (
         {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
         for prefix in ("parameters.", "fitted.")
@@ -500,18 +505,18 @@ def _read_labels(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -
 
 def _read_support(labels: np.ndarray, tensors: Mapping[str, np.ndarray], keep: int, has_scatter: bool) -> Support:
     """Return the classes; sizes have to agree and indices to point into what is there."""
-    arrays = _upgrade({name: tensors[name] for name in (*SHAPES, "scatter") if name in tensors})
+    arrays = _upgrade_tensors({name: tensors[name] for name in (*SHAPES, "scatter") if name in tensors})
     _check_shapes(arrays, len(labels))
     _check_indices(arrays, keep)
-    counts, owner = arrays["counts"], arrays["owner"]
-    if has_scatter and (arrays["freedom"] < 0 or ("moment" not in arrays and counts.sum() > len(owner))):
+    counts, class_index = arrays["counts"], arrays["owner"]
+    if has_scatter and (arrays["freedom"] < 0 or ("moment" not in arrays and counts.sum() > len(class_index))):
         raise ValueError("its scatter does not fit")
     keys, groups, all_keys = (arrays[name].view(np.uint64) for name in ("keys", "groups", "example_keys"))
     return Support.from_arrays(
         labels,
         arrays["sums"],
         counts,
-        Exemplars(arrays["kept"].astype(np.float64), owner, keys, groups),
+        Exemplars(arrays["kept"].astype(np.float64), class_index, keys, groups),
         (all_keys, np.repeat(np.arange(len(counts)), arrays["example_counts"])),
         keep=keep,
         has_scatter=has_scatter,
@@ -521,16 +526,18 @@ def _read_support(labels: np.ndarray, tensors: Mapping[str, np.ndarray], keep: i
 
 
 def _check_indices(arrays: Mapping[str, np.ndarray], keep: int) -> None:
-    """Raise ValueError where exemplars or keys are not those of as many examples of the classes."""
-    counts, owner, known = arrays["counts"], arrays["owner"], arrays["example_counts"]
-    is_in_order = (np.diff(owner, prepend=0, append=len(counts) - 1) >= 0).all()
-    if not is_in_order or (counts < np.bincount(owner, minlength=len(counts))).any() or (len(owner) and not keep):
+    """Raise ValueError where exemplars or keys do not fit the classes and the numbers of their examples."""
+    counts, class_index, key_counts = arrays["counts"], arrays["owner"], arrays["example_counts"]
+    is_in_order = (np.diff(class_index, prepend=0, append=len(counts) - 1) >= 0).all()
+    has_unexpected = len(class_index) and not keep
+    if not is_in_order or has_unexpected or (counts < np.bincount(class_index, minlength=len(counts))).any():
         raise ValueError("its exemplars do not fit")
-    if (counts <= 0).any() or (known < 0).any() or (known > counts).any() or known.sum() != len(arrays["example_keys"]):
+    is_possible = (counts > 0).all() and (key_counts >= 0).all() and (key_counts <= counts).all()
+    if not is_possible or key_counts.sum() != len(arrays["example_keys"]):
         raise ValueError("its counts and keys do not fit")
 
 
-def _upgrade(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _upgrade_tensors(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the tensors of old formats as those of today.
 
     They lack the keys of all examples, which may therefore count again when they are learned again, and have the

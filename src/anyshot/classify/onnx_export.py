@@ -65,7 +65,7 @@ def export_backbone(backbone: Embedder, path: Path) -> None:
     """Write a backbone as an ONNX file, whose input is pixels from 0 to 255 "image channel side side"."""
     with as_bad_input(ImportError, MISSING):
         import onnx
-    network, example = pixel_network(backbone)
+    network, example = get_pixel_network(backbone)
     model = _trace(network.eval(), (example,), ({0: torch.export.Dim("image")},), ["images"], ["features"])
     onnx.helper.set_model_props(
         model, {"library": "anyshot", "backbone": str(backbone.about["backbone"])} | onnx_metadata(backbone, "features")
@@ -73,7 +73,7 @@ def export_backbone(backbone: Embedder, path: Path) -> None:
     _write(model, path)
 
 
-def pixel_network(backbone: Embedder) -> tuple[nn.Module, Tensor]:
+def get_pixel_network(backbone: Embedder) -> tuple[nn.Module, Tensor]:
     """Return the network of an embedder on pixels from 0 to 255, and a batch of blank images to trace it with."""
     if backbone.pixel_network is None:
         kind = "an ONNX file" if backbone.file is not None else "a function"
@@ -94,7 +94,7 @@ def export_onnx(classifier: FewShotClassifier, path: Path, backbone: Embedder | 
     if backbone is None:
         network, example = None, torch.zeros(3, classifier.n_features_in_)
     else:
-        network, example = pixel_network(backbone)
+        network, example = get_pixel_network(backbone)
     graph = _Graph(classifier, network).eval()
     way = torch.export.Dim("way", min=1)
     dynamic = {"inputs": {0: torch.export.Dim("image")}, **{name: {0: way} for name in defaults}}
@@ -151,6 +151,7 @@ def _trace(network: nn.Module, inputs: tuple[Tensor, ...], dynamic: Any, names: 
 
 
 def _write(model: Any, path: Path) -> None:
+    """Check an ONNX model and write it."""
     import onnx
 
     onnx.checker.check_model(model)
