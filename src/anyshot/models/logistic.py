@@ -38,16 +38,16 @@ from anyshot.models.law import (
     normalize,
 )
 
-LEAST_GROUPS = 3  # examples (groups count as one) of a class that gets weights: with two, nothing is left to choose by
+LEAST_GROUPS = 3  # groups of examples in a class that gets weights: of two, none is left to choose a strength by
 STRENGTHS = (1.0, 3.0, 10.0)  # of the weights, C in scikit-learn's words; beside 0, which leaves the posterior as it is
 FOLDS = 3  # parts of the examples, each of which is left out once; groups are left out whole
 ITERATIONS = 300  # at most, for each strength
 TOLERANCE = 1e-3  # of the gradient: the weights do not depend on the order of the examples, to some digits
-EXCLUDED = -1e30  # logit of a class that has no part in a sum; minus infinity would make the sum of no class undefined
+EXCLUDED = -1e30  # logit of a class that is left out of a sum; with minus infinity a sum over no class would be NaN
 
 Vectors = Float[Tensor, "image d"]
 Labels = Int[Tensor, " image"]
-Members = Bool[Tensor, " way"]  # whether a class gets weights
+ClassMask = Bool[Tensor, " way"]
 
 
 def fit(moments: Moments, examples: Examples, base: Parameters | None = None) -> dict[str, Tensor]:
@@ -61,34 +61,34 @@ def fit(moments: Moments, examples: Examples, base: Parameters | None = None) ->
         examples: Unit vectors that are part of the support, some of each class.
         base: Not used: `fit_base` refuses it.
     """
-    known = _add_means(moments, examples)
-    members, fold = _assign_folds(known, len(moments.counts))
+    with_means = _add_means(moments, examples)
+    is_refined, fold = _assign_folds(with_means, len(moments.counts))
     strength, scale = 0.0, 1.0
-    if members.sum() > 1:
+    if is_refined.sum() > 1:
         strengths = (0.0, *STRENGTHS)
-        classes, answers = known.owner[fold >= 0].unique(return_inverse=True)
-        weights = 1 / torch.bincount(answers)[answers].double()
+        classes, targets = with_means.owner[fold >= 0].unique(return_inverse=True)
+        weights = 1 / torch.bincount(targets)[targets].double()
         weights *= len(weights) / weights.sum()
-        scores = _leave_folds_out(known, members, fold, strengths)[:, fold >= 0][:, :, classes]
-        choices = [gaussian.likeliest_factor(one, answers, weights, 1.0) for one in scores]
+        scores = _leave_folds_out(with_means, is_refined, fold, strengths)[:, fold >= 0][:, :, classes]
+        choices = [gaussian.likeliest_factor(values, targets, weights, 1.0) for values in scores]
         _, strength, factor = min((loss, s, factor) for (factor, loss), s in zip(choices, strengths, strict=True))
         scale = factor if strength else 1.0  # without weights the posterior's own factor is the better one
-    model = _fit_models(moments, examples, members, (strength,))[0]
+    model = _fit_models(moments, examples, is_refined, (strength,))[0]
     return model | {name: moments.means.new_tensor(value) for name, value in (("scale", scale), ("strength", strength))}
 
 
 def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) -> LeaveOneOut:
-    """Return logits of examples that were left out by folds, with the evidence of each left out by itself.
+    """Return logits of examples that were left out by folds, and the evidence of each left out with its group.
 
-    Where there are no weights, and of classes in every fold, the logits are those of the posterior, too.
+    Where there are no weights, and for classes of a single group, the logits are the posterior's, as the evidence is.
     """
     posterior = gaussian.leave_one_out(moments, examples, parameters)
     logits, evidences = (values * parameters["factor"] for values in posterior[:2])
     strength = float(parameters["strength"])
     if strength:
-        known = _add_means(moments, examples)
-        members, fold = _assign_folds(known, len(moments.counts))
-        scores = _leave_folds_out(known, members, fold, (strength,))[0, : len(examples.owner)]
+        with_means = _add_means(moments, examples)
+        is_refined, fold = _assign_folds(with_means, len(moments.counts))
+        scores = _leave_folds_out(with_means, is_refined, fold, (strength,))[0, : len(examples.owner)]
         is_scored = _has_others(moments, examples)
         is_in_fold = fold[: len(examples.owner)][is_scored] >= 0
         logits[is_in_fold] = parameters["scale"] * scores[is_scored][is_in_fold]
@@ -96,7 +96,7 @@ def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) 
 
 
 def _add_means(moments: Moments, examples: Examples) -> Examples:
-    """Return the examples, followed by the mean of each class that has none, which counts as one group."""
+    """Return the examples and, for each class that has none among them, its mean as an example and group of its own."""
     missing = torch.nonzero(torch.bincount(examples.owner, minlength=len(moments.counts)) == 0)[:, 0]
     groups = torch.arange(len(examples.owner)) if examples.groups is None else examples.groups
     new_groups = int(groups.max()) + 1 + torch.arange(len(missing)) if len(groups) else torch.arange(len(missing))
@@ -105,12 +105,12 @@ def _add_means(moments: Moments, examples: Examples) -> Examples:
 
 
 def _has_others(moments: Moments, examples: Examples) -> Bool[Tensor, " image"]:
-    """Return whether the class of each example has images outside of the example's group."""
+    """Return for each example whether its class has images outside of the example's group."""
     sizes = torch.ones_like(examples.owner) if examples.groups is None else examples.groups.bincount()[examples.groups]
     return moments.counts[examples.owner] > sizes
 
 
-def _assign_folds(examples: Examples, way: int) -> tuple[Members, Int[Tensor, " image"]]:
+def _assign_folds(examples: Examples, way: int) -> tuple[ClassMask, Int[Tensor, " image"]]:
     """Return which classes get weights, and the fold of each example; -1 where a class is a single group."""
     _, owner, groups = examples
     assert groups is not None
@@ -122,67 +122,73 @@ def _assign_folds(examples: Examples, way: int) -> tuple[Members, Int[Tensor, " 
 
 
 def _leave_folds_out(
-    examples: Examples, members: Members, fold: Int[Tensor, " image"], strengths: Sequence[float]
+    examples: Examples, is_refined: ClassMask, fold: Int[Tensor, " image"], strengths: Sequence[float]
 ) -> Float[Tensor, "strength image way"]:
-    """Return the scores of examples by models that were fitted without their fold; 0 for those in every fold."""
+    """Return the scores of examples by models that were fitted without their fold; 0 for examples without a fold."""
     vectors, owner, groups = examples
     assert groups is not None
-    scores = torch.zeros(len(strengths), len(owner), len(members), dtype=torch.float64)
-    for one in range(int(fold.max()) + 1):
-        rest, is_query = fold != one, fold == one
-        others = Examples(vectors[rest].double(), owner[rest], groups[rest].unique(return_inverse=True)[1])
-        moments = gaussian.moments_of(others.vectors, others.owner)
-        for place, model in enumerate(_fit_models(moments, others, members, strengths)):
-            prototypes = predict(moments.prototypes, moments.counts, model)
-            scores[place, is_query] = refined_posterior(transform(vectors[is_query].double(), model), prototypes, model)
+    scores = torch.zeros(len(strengths), len(owner), len(is_refined), dtype=torch.float64)
+    for number in range(int(fold.max()) + 1):
+        is_query, is_support = fold == number, fold != number
+        support_groups = groups[is_support].unique(return_inverse=True)[1]
+        support = Examples(vectors[is_support].double(), owner[is_support], support_groups)
+        moments = gaussian.moments_of(support.vectors, support.owner)
+        for row, model in enumerate(_fit_models(moments, support, is_refined, strengths)):
+            prototypes = refine(moments.prototypes, moments.counts, model)
+            scores[row, is_query] = refined_posterior(transform(vectors[is_query].double(), model), prototypes, model)
     return scores
 
 
 def _fit_models(
-    moments: Moments, examples: Examples, members: Members, strengths: Sequence[float]
+    moments: Moments, examples: Examples, is_refined: ClassMask, strengths: Sequence[float]
 ) -> list[dict[str, Tensor]]:
-    """Return the posterior and the weights, for each strength of these."""
+    """Return the parameters of the posterior and the weights, once for each strength of the weights."""
     posterior = gaussian.fit(moments, examples)
     left_out = gaussian.leave_one_out(moments, examples, posterior)
     vectors, centre = examples.vectors.to(moments.means), moments.prototypes.mean(0)
     directions = normalize(vectors[_has_others(moments, examples)] - centre)
-    weights = fit_weights(directions, left_out.logits, left_out.owner, members, strengths)
-    shared = posterior | {"factor": posterior["scale"], "centre": centre, "is_refined": members}
-    return [shared | {"weights": one} for one in weights]
+    weights = fit_weights(directions, left_out.logits, left_out.owner, is_refined, strengths)
+    shared = posterior | {"factor": posterior["scale"], "centre": centre, "is_refined": is_refined}
+    return [shared | {"weights": rows} for rows in weights]
 
 
 def fit_weights(
-    directions: Vectors, offset: Float[Tensor, "image way"], owner: Labels, members: Members, strengths: Sequence[float]
+    directions: Vectors,
+    offset: Float[Tensor, "image way"],
+    owner: Labels,
+    is_refined: ClassMask,
+    strengths: Sequence[float],
 ) -> Float[Tensor, "strength way d"]:
-    """Return weights that make the classes of images likeliest, among the members, when they are added to an offset.
+    """Return weights that make the classes of images likeliest, among the refined classes, when added to an offset.
 
-    Half the sum of squares of all weights over the strength is added to minus the log-likelihood. No weights are fitted
-    for a strength of 0, and for classes that are no members.
+    Half the sum of squares of all weights over the strength is added to minus the log-likelihood. The weights are 0 for
+    a strength of 0, and for classes that are not refined.
     """
-    weights = directions.new_zeros(len(strengths), len(members), directions.shape[1])
-    is_asked = members[owner]
-    if not is_asked.any():
+    weights = directions.new_zeros(len(strengths), len(is_refined), directions.shape[1])
+    is_used = is_refined[owner]
+    if not is_used.any():
         return weights
-    directions, offset, owner = directions[is_asked], offset[is_asked][:, members], owner[is_asked]
-    answers = (members.cumsum(0) - 1)[owner][:, None]
+    directions, offset, owner = directions[is_used], offset[is_used][:, is_refined], owner[is_used]
+    targets = (is_refined.cumsum(0) - 1)[owner][:, None]
+    # The best weights lie in the span of the directions: where these are few, only coordinates in it are fitted.
     basis = torch.linalg.qr(directions.mT)[0] if len(directions) < directions.shape[1] else None
-    inside = directions if basis is None else directions @ basis  # the weights lie in the span of the directions
-    start = np.zeros(int(members.sum()) * inside.shape[1])
+    coordinates = directions if basis is None else directions @ basis
+    start = np.zeros(int(is_refined.sum()) * coordinates.shape[1])
 
     def loss(flat: np.ndarray, strength: float) -> tuple[float, np.ndarray]:
         """Return the loss, times the strength, and its gradient."""
-        rows = torch.from_numpy(flat).view(-1, inside.shape[1])
-        logs = torch.log_softmax(offset + inside @ rows.mT, 1)
-        errors = logs.exp().scatter_add_(1, answers, -torch.ones_like(answers, dtype=logs.dtype))
-        value = 0.5 * rows.square().sum() - strength * logs.gather(1, answers).sum()
-        return float(value), (rows + strength * (errors.mT @ inside)).flatten().numpy()
+        rows = torch.from_numpy(flat).view(-1, coordinates.shape[1])
+        logs = torch.log_softmax(offset + coordinates @ rows.mT, 1)
+        errors = logs.exp().scatter_add_(1, targets, -torch.ones_like(targets, dtype=logs.dtype))
+        value = 0.5 * rows.square().sum() - strength * logs.gather(1, targets).sum()
+        return float(value), (rows + strength * (errors.mT @ coordinates)).flatten().numpy()
 
     for place, strength in enumerate(strengths):
-        if strength:
+        if strength:  # each fit starts from the weights of the strength before
             options = {"maxiter": ITERATIONS, "gtol": TOLERANCE * strength}
             start = minimize(loss, start, (strength,), "L-BFGS-B", jac=True, options=options).x
-            rows = torch.from_numpy(start).view(-1, inside.shape[1])
-            weights[place, members] = rows if basis is None else rows @ basis.mT
+            rows = torch.from_numpy(start).view(-1, coordinates.shape[1])
+            weights[place, is_refined] = rows if basis is None else rows @ basis.mT
     return weights
 
 
@@ -194,8 +200,8 @@ def transform(vectors: Float[Tensor, "*batch d"], parameters: Parameters) -> Flo
     return torch.cat([gaussian.transform(vectors, parameters), directions], -1)
 
 
-def predict(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Float[Tensor, "*batch way refined"]:
-    """Return the posterior's weights, those of logistic regression, and whether a class has any."""
+def refine(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> Float[Tensor, "*batch way refined"]:
+    """Return for each class the posterior's weights, those of logistic regression, and whether it is refined."""
     if "weights" not in parameters:  # nothing has been fitted yet
         return prototypes
     posterior = gaussian.predict(prototypes, counts, parameters) * parameters["factor"]
@@ -203,17 +209,17 @@ def predict(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> F
 
 
 def refined_posterior(query: Tensor, prototypes: Tensor, parameters: Parameters) -> Tensor:
-    """Return the posterior's logits with those of classes that have weights refined."""
+    """Return the posterior's logits, of which those of the classes that have weights are refined."""
     if "weights" not in parameters:
         return query @ prototypes.mT
     d = parameters["weights"].shape[-1]
     z, directions = query.split([query.shape[-1] - d, d], -1)
-    posterior, weights, is_member = prototypes.split([prototypes.shape[-1] - d - 1, d, 1], -1)
-    logits, is_member = gaussian.quadratic(z, posterior), is_member.mT > 0
+    posterior, weights, mask = prototypes.split([prototypes.shape[-1] - d - 1, d, 1], -1)
+    logits, is_refined = gaussian.quadratic(z, posterior), mask.mT > 0
     refined = logits + directions @ weights.mT
-    both = (torch.where(is_member, one, EXCLUDED) for one in (logits, refined))
-    before, after = (one.logsumexp(-1, keepdim=True) for one in both)
-    return torch.where(is_member, refined + before - after, logits)
+    before = torch.where(is_refined, logits, EXCLUDED).logsumexp(-1, keepdim=True)
+    after = torch.where(is_refined, refined, EXCLUDED).logsumexp(-1, keepdim=True)
+    return torch.where(is_refined, refined + before - after, logits)
 
 
 def evidence(vectors: Tensor, means: Tensor, counts: Tensor, parameters: Parameters) -> Tensor:
@@ -222,13 +228,14 @@ def evidence(vectors: Tensor, means: Tensor, counts: Tensor, parameters: Paramet
 
 
 def _refuse_base(vectors: Tensor, labels: Tensor) -> Parameters:
+    """Raise BadInput: the head learns nothing from other classes."""
     raise BadInput("the head logistic takes no base: it learns from the support alone. The head posterior takes one.")
 
 
 LOGISTIC_HEAD = Head(
     gaussian.unit_vectors,
     refined_posterior,
-    predict,
+    refine,
     couples=True,
     has_onnx=False,
     alternative_to="posterior",
