@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, UInt64
 
 from anyshot.arrays import split_rows
-from anyshot.measure.groups import list_groups
+from anyshot.measure.groups import clean_group_names
 
 HASHED_ROWS = 256  # rows that are hashed together, so that their float16 copies stay in the processor's cache
 SHORT_ROW = 32  # numbers below which all digits count: rows of so few may differ by less than float16 can tell
@@ -77,6 +77,6 @@ def hash_label(label: Any) -> int:
 
 def hash_groups(groups: Iterable[Any], keys: Keys) -> Keys:
     """Return a hash of the group of each example; its own key where it has no group."""
-    names = list_groups(groups)
+    names = clean_group_names(groups)
     hashes = {name: hash_label(name) for name in set(names) - {None}}
     return np.array([hashes.get(name, key) for name, key in zip(names, keys.tolist(), strict=True)], np.uint64)

@@ -15,7 +15,7 @@ from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out_examples
 from anyshot.data.source import Item, Source
 from anyshot.inspect.holdout import describe_calibration
-from anyshot.measure.groups import MOST_EXAMPLES, compare_distances
+from anyshot.measure.groups import MOST_EXAMPLES, compute_distance_ratio
 from anyshot.text import count_noun, group_by, list_first
 
 MOST_PAIRS = 10  # pairs of classes that are named
@@ -108,7 +108,7 @@ class FitReport:
     def _doubt_variety(self, classifier: FewShotClassifier) -> str:
         """Say that each class may be a single scene, where its examples differ much less than classes do."""
         exemplars = classifier.support_.exemplars
-        if compare_distances(exemplars.vectors, exemplars.class_index) >= LEAST_VARIETY:
+        if compute_distance_ratio(exemplars.vectors, exemplars.class_index) >= LEAST_VARIETY:
             return ""
         source = "scene" if self._noun == "picture" else "source"
         return (

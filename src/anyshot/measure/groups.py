@@ -43,7 +43,7 @@ PAIR_CHANCE = 0.05  # and that two independent examples are below a wider limit
 LEAST_SHARE = 0.05  # share of the examples that a kind of evidence must group, or it is ignored
 
 Pairs = Int[np.ndarray, "pair 2"]
-NAMED, NEAR_VECTORS = "the names you gave", "similar features"  # kinds of evidence
+NAMED, TIMES, NEAR_VECTORS = "the names you gave", "times", "similar features"  # kinds of evidence
 MISSING = ("None", "nan", "<NA>", "NaT")  # what values that stand for a missing one are printed as
 TIME = re.compile(r"((?:19|20)\d{6})[-_ T]?(\d{6})")  # date and time of day, as cameras write them into names
 
@@ -97,26 +97,30 @@ class WithinClassDistance:
         return self.distance * float(chi2.ppf(probability, self.dimensions)) / self.dimensions
 
 
-def compare_distances(vectors: Vectors, labels: Labels) -> float:
-    """Return the typical squared distance within classes as a share of the mean one between classes."""
+def compute_distance_ratio(vectors: Vectors, labels: Labels) -> float:
+    """Return the typical squared distance within classes, divided by the mean one between classes."""
     counts, squares = np.bincount(labels), (vectors.astype(np.float64) ** 2).sum(1)
     sums = np.zeros((len(counts), vectors.shape[1]))
     np.add.at(sums, labels, vectors)
-    # Sums over all pairs of examples, and over those of one class.
-    every = 2 * len(labels) * squares.sum() - 2 * (sums.sum(0) ** 2).sum()
+    # Sums of squared distances over all pairs of examples, and over pairs of one class.
+    total = 2 * len(labels) * squares.sum() - 2 * (sums.sum(0) ** 2).sum()
     within = 2 * (counts * np.bincount(labels, squares)).sum() - 2 * (sums**2).sum()
-    between = (every - within) / (len(labels) ** 2 - (counts**2).sum())
+    between = (total - within) / (len(labels) ** 2 - (counts**2).sum())
     return WithinClassDistance.estimate(vectors, labels).distance / between if between > 0 else 1.0
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Which examples belong together."""
+    """Which examples belong together.
+
+    Attributes:
+        group: The group of each example, counted from 0; an example that belongs to no other is a group of one.
+        evidence: How the groups were found: some of NAMED, TIMES and NEAR_VECTORS; empty if there are none, or where
+            that does not matter.
+    """
 
     group: Int[np.ndarray, " example"]
-    """The group of each example, counted from 0; an example that belongs to no other is a group of one."""
-    evidence: tuple[str, ...]
-    """How the groups were found: NAMED, times, similar features; empty if there are none."""
+    evidence: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -130,9 +134,12 @@ class Groups:
         return int(sizes[sizes > 1].sum())
 
     def join(self, pairs: Pairs, kind: str, candidates: int) -> "Groups":
-        """Return the groups, joined where a pair has examples of two.
+        """Join groups that have examples of one pair; nothing where so few examples are in pairs that it may be chance.
 
-        Pairs of few of the candidates, which were compared with each other, are a coincidence, and join nothing.
+        Args:
+            pairs: Examples that belong together.
+            kind: The kind of evidence that the pairs are.
+            candidates: The number of examples that were compared with each other.
         """
         if len(np.unique(pairs)) < max(LEAST_SHARE * candidates, 1):
             return self
@@ -150,9 +157,9 @@ def find_groups(
 ) -> Groups:
     """Find groups within classes, by times, and by similar vectors.
 
-    Where the user has named groups, times do not count. When vectors are compared, a group that is named or found by
-    times is one example, its mean: different scenes stay apart, and one whose photos came with two calls is found.
-    Vectors of classes of more than LARGEST_CLASS examples are not compared.
+    Where the user has named groups, times do not count. A group that is named or found by times takes part in the
+    comparison of vectors as one example, its mean: different scenes stay apart, and a scene whose photos came in two
+    calls is still found. Classes of more than LARGEST_CLASS examples are left out of that comparison.
 
     Args:
         vectors: A vector per example; None for times alone.
@@ -162,11 +169,11 @@ def find_groups(
         group_names: The name of the group of each, None for an example in none; a name in two classes is a group in
             each.
     """
-    count, named = len(labels), number_groups(group_names, labels)
-    if named is None:
-        groups = Groups(np.arange(count), ()).join(_pair_by_time(labels, names, times), "times", count)
+    count, named_group = len(labels), number_groups(group_names, labels)
+    if named_group is None:
+        groups = Groups(np.arange(count)).join(_pair_by_time(labels, names, times), TIMES, count)
     else:
-        groups = Groups(named, (NAMED,))
+        groups = Groups(named_group, (NAMED,))
     if vectors is None or count < 3 or (np.bincount(labels) ** 2).sum() > MOST_EXAMPLES**2:
         return groups
     firsts, means = np.unique(groups.group, return_index=True)[1], vectors
@@ -176,12 +183,12 @@ def find_groups(
         means /= np.bincount(groups.group)[:, None]
     typical = WithinClassDistance.estimate(means, labels[firsts])
     many = MANY if len(firsts) == count else MANY_GROUPS
-    near = firsts[_pair_by_distance(means, labels[firsts], typical, many)]
-    return groups.join(near, NEAR_VECTORS, len(firsts))
+    pairs = firsts[_pair_by_distance(means, labels[firsts], typical, many)]
+    return groups.join(pairs, NEAR_VECTORS, len(firsts))
 
 
-def list_groups(names: Iterable[Any]) -> list[Any]:
-    """Return the name of each group, None where there is none: also for NaN and the like, as pandas fills gaps."""
+def clean_group_names(names: Iterable[Any]) -> list[Any]:
+    """Return the names of groups, with None for every missing one: pandas has NaN and the like there."""
     values = np.asarray(list(names), object).tolist()
     return [None if not isinstance(name, str) and str(name) in MISSING else name for name in values]
 
@@ -193,7 +200,7 @@ def number_groups(names: Any, labels: Labels) -> Int[np.ndarray, " example"] | N
         names: The name of the group of each example, or None; an example without one is a group of one.
         labels: Their classes. A name in two classes is a group in each.
     """
-    group_names = list_groups(() if names is None else names)
+    group_names = clean_group_names(() if names is None else names)
     if all(name is None for name in group_names):
         return None
     if len(group_names) != len(labels):
@@ -232,7 +239,7 @@ def parse_time(name: str) -> float | None:
 
 
 def _pair_by_time(labels: Labels, names: Sequence[str], times: Sequence[float | None]) -> Pairs:
-    """Return examples of a class that follow each other within MOST_SECONDS."""
+    """Return pairs of examples of a class that were taken one after the other, within MOST_SECONDS."""
     dated: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for example, label in enumerate(labels.tolist()):
         time = times[example] if example < len(times) else None

@@ -131,7 +131,7 @@ class ServedClassifier:
         keys = [f"{key:016x}" for key in support.exemplars.keys.tolist()]
         examples = [(key, names[index]) for key, index in zip(keys, class_index, strict=True)]
         confirmed = {(f"{key:016x}", str(label)) for key, label in current.confirmed}
-        groups = Groups(inner.state_.groups, ("features",))
+        groups = Groups(inner.state_.groups)
         result = leave_out(inner.learned_head_, vectors, class_index, groups)
         scored = np.flatnonzero(result.is_scored)
         suspects = rank_suspects(result.scores[scored], class_index[scored], scored)
