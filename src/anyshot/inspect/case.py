@@ -14,7 +14,7 @@ from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutScores, leave_out_examples
 from anyshot.errors import BadInput
 from anyshot.measure.groups import Groups, Vectors, find_groups, name_bursts, unit_vectors
-from anyshot.measure.inputs import check_features, check_labels
+from anyshot.measure.inputs import LabelledFeatures, check_features, check_labels
 from anyshot.models.law import Parameters
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import OnProgress, no_progress
@@ -22,8 +22,6 @@ from anyshot.progress import OnProgress, no_progress
 HEADS_TO_TRY = ("posterior", "cosine-proto", "proto")  # heads that need no training
 HEADS_OF_MAPS = ("cosine-frn", "frn")  # the same, of features at several positions
 MOST_FLOATS = 400_000_000  # numbers in the Gram matrices of all examples, 1.6 GB: beyond, heads of maps are not tried
-
-Labelled = tuple[ArrayLike | torch.Tensor, ArrayLike]
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class OtherFeatures:
 class AdviceOptions(TypedDict, total=False):
     """What may be known of labelled features beside their labels; `anyshot.advise` explains each."""
 
-    holdout: Labelled | None
+    holdout: LabelledFeatures | None
     names: Sequence[str]
     times: Sequence[float | None]
     groups: Sequence[Any] | None

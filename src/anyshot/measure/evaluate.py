@@ -34,7 +34,7 @@ from anyshot.measure.engine import (
     lazy_readout_fits,
 )
 from anyshot.measure.groups import find_groups, number_groups, unit_vectors
-from anyshot.measure.inputs import Maps, check_features, check_kind, check_labels
+from anyshot.measure.inputs import LabelledFeatures, Maps, check_features, check_kind, check_labels
 from anyshot.measure.plan import UNEQUAL, Plan, Protocol, shot_patterns
 from anyshot.measure.recalls import LEAST_WITHOUT, Recalls
 from anyshot.models.cache import FeatureCache
@@ -50,9 +50,8 @@ from anyshot.text import format_number, group_by
 
 SHOTS = Protocol().shots
 LARGEST_UNEQUAL = 32  # the largest of unequal shots, as in the paper's protocol
-MOST_COMPARED = 10_000_000  # pairs of examples of a class that are compared for near-copies: two seconds
+MOST_COMPARED = 10_000_000  # pairs of examples of a class that are compared for near-copies: it takes two seconds
 PIECE = 4096  # training images whose features are in memory at a time while a readout is fitted
-Labelled = tuple[ArrayLike | Tensor, ArrayLike]
 Pair = tuple[str, str]  # the names of a head and of a readout
 
 
@@ -73,13 +72,14 @@ class Evaluation:
     copies: int = 0
 
     def __iter__(self) -> Iterator[Row]:
-        return (row for one in self.recalls for row in one.rows())
+        return (row for recalls in self.recalls for row in recalls.rows())
 
     def __len__(self) -> int:
-        return sum(len(one.shots) for one in self.recalls)
+        return sum(len(recalls.shots) for recalls in self.recalls)
 
     def __repr__(self) -> str:
-        return f"<Evaluation of {', '.join(dict.fromkeys(one.key.head for one in self.recalls))}: {len(self)} rows>"
+        heads = dict.fromkeys(recalls.key.head for recalls in self.recalls)
+        return f"<Evaluation of {', '.join(heads)}: {len(self)} rows>"
 
     def of(self, head: str, readout: str = "own") -> Recalls:
         """Return the recalls of one head and readout.
@@ -87,10 +87,10 @@ class Evaluation:
         Raises:
             BadInput: They were not tested.
         """
-        for one in self.recalls:
-            if (one.key.head, one.key.readout) == (head, readout):
-                return one
-        tested = ", ".join(one.key.grid.name for one in self.recalls)
+        for recalls in self.recalls:
+            if (recalls.key.head, recalls.key.readout) == (head, readout):
+                return recalls
+        tested = ", ".join(recalls.key.grid.name for recalls in self.recalls)
         raise BadInput(f"{head} was not tested with the readout {readout}; there is {tested}.")
 
     def accuracies(self, head: str, readout: str = "own") -> Float[np.ndarray, "pattern episode"]:
@@ -139,7 +139,7 @@ class Evaluation:
     @property
     def ties(self) -> float:
         """The share of class recalls (in percent) that hold a tie: a query whose own class shares the best logit."""
-        counts = [one.recall * self.plan.queries for one in self.recalls]
+        counts = [recalls.recall * self.plan.queries for recalls in self.recalls]
         return 100 * float(np.mean([np.abs(count - count.round()) > 1e-3 for count in counts]))
 
 
@@ -154,7 +154,7 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
     seed: int = 0,
     *,
     readouts: Sequence[str] = ("own",),
-    base: Labelled | None = None,
+    base: LabelledFeatures | None = None,
     parameters: Mapping[str, Parameters] | None = None,
     embed: Mapping[str, str] | None = None,
     plan: Plan | None = None,
@@ -206,27 +206,36 @@ def evaluate(  # noqa: PLR0913 (a public signature, all but two by keyword)
     protocol = Protocol((largest,), len(names) if way == "all" else way, queries, episodes, seed)
     numbered_groups = number_groups(groups, codes)
     plan = plan or protocol.plan(codes, names, numbered_groups)
-    pairs = _fitting_pairs(heads, readouts, registry)
+    pairs = _list_pairs(heads, readouts, registry)
     by_embedding = _group_by_embedding(pairs, embed or {}, registry)
-    columns = {name: {**(about or {}), "head": name, **head_columns(name, registry.head(name))} for name, _ in pairs}
+    columns = {
+        name: {**(about or {}), "head": name, **list_head_columns(name, registry.head(name))} for name, _ in pairs
+    }
     copies = _count_copies(maps, codes) if numbered_groups is None else 0
     looks = list_looks(plan.episodes) if stop_early else [plan.episodes]
-    share = scale_progress(progress, 1 / max(1, len(by_embedding) * len(looks)))
+    advance = scale_progress(progress, 1 / max(1, len(by_embedding) * len(looks)))
 
     def test(episodes: int) -> Evaluation:
-        part = replace(plan, episodes=episodes)
-        patterns, shot_names = shot_patterns(shots, part)
+        first = replace(plan, episodes=episodes)
+        patterns, shot_names = shot_patterns(shots, first)
         arrays: dict[Pair, np.ndarray] = {}
         for (embedding, _), members in by_embedding.items():
-            bound = _bind(maps, base, parameters or {}, embedding, members, registry)
-            arrays |= dict(zip(members, compute_readout_recalls(*bound, part, patterns, registry, share), strict=True))
-        unequal = np.asarray(patterns) if isinstance(shots, str) else None
-        drawn = part.about(), tuple(shot_names), part.classes
+            bound, vectors, fit_readout = _bind(maps, base, parameters or {}, embedding, members, registry)
+            results = compute_readout_recalls(bound, vectors, fit_readout, first, patterns, registry, advance)
+            arrays |= dict(zip(members, results, strict=True))
         recalls = [
-            Recalls(columns[name] | {"readout": readout}, *drawn, arrays[name, readout], unequal, dirichlet)
+            Recalls(
+                columns[name] | {"readout": readout},
+                first.about(),
+                tuple(shot_names),
+                first.classes,
+                arrays[name, readout],
+                patterns=np.asarray(patterns) if isinstance(shots, str) else None,
+                dirichlet=dirichlet,
+            )
             for name, readout in pairs
         ]
-        return Evaluation(part, recalls, copies=copies)
+        return Evaluation(first, recalls, copies=copies)
 
     if not stop_early:
         return test(plan.episodes)
@@ -249,24 +258,37 @@ def _count_copies(maps: Maps, labels: Int[np.ndarray, " image"]) -> int:
 
 def _bind(
     maps: Maps,
-    base: Labelled | None,
+    base: LabelledFeatures | None,
     parameters: Mapping[str, Parameters],
     embedding: Embed,
     pairs: Sequence[Pair],
     registry: Registry,
 ) -> tuple[list[tuple[BoundHead, str]], Vectors, FitReadout]:
-    """Return heads that embed images alike with their parameters, the vectors, and what fits readouts."""
+    """Return heads with their parameters and readouts, the vectors of the images, and what fits a readout.
+
+    Args:
+        maps: The features of the images.
+        base: Features and labels of other classes, if there are any.
+        parameters: What trained heads have learned, by head.
+        embedding: How the heads embed images; it is the same for all of them.
+        pairs: The heads, each with its readout.
+        registry: What heads and readouts are looked up in.
+    """
     heads = {name: registry.head(name) for name, _ in pairs}
     learned = {name: parameters.get(name) or untrained_parameters(name, maps, registry) for name in heads}
     shared = learned[pairs[0][0]]  # an embedding of several heads uses no parameters
     # A head with an estimator is fitted to each support, whatever it has learned.
     bound = {name: BoundHead(head, {} if head.estimator else learned[name]) for name, head in heads.items()}
-    fit_readout = lazy_readout_fits(partial(_base_vectors, base, embedding, shared, maps.device), registry)
+    fit_readout = lazy_readout_fits(partial(_embed_base, base, embedding, shared, maps.device), registry)
     return [(bound[name], readout) for name, readout in pairs], compute_vectors(maps, embedding, shared), fit_readout
 
 
-def _fitting_pairs(heads: Sequence[str], readouts: Sequence[str], registry: Registry) -> list[Pair]:
-    """Return each head with each readout that fits it; raise BadInput where the only head is not fitted by all."""
+def _list_pairs(heads: Sequence[str], readouts: Sequence[str], registry: Registry) -> list[Pair]:
+    """Return each head with each readout that fits it.
+
+    Raises:
+        BadInput: A readout does not fit the only head, or none fits any.
+    """
     pairs = [(name, readout) for name in heads for readout in readouts if registry.fits(readout, name)]
     if len(heads) == 1 or not pairs:
         for name, readout in product(heads[:1], readouts):
@@ -277,7 +299,7 @@ def _fitting_pairs(heads: Sequence[str], readouts: Sequence[str], registry: Regi
 def _group_by_embedding(
     pairs: Sequence[Pair], embed: Mapping[str, str], registry: Registry
 ) -> dict[tuple[Embed, str], list[Pair]]:
-    """Return heads and readouts by how they embed images: those that do so alike share their vectors."""
+    """Group heads and readouts by how they embed images: those that embed alike share their vectors."""
 
     def find_embedding(pair: Pair) -> tuple[Embed, str]:
         name, _ = pair
@@ -288,9 +310,10 @@ def _group_by_embedding(
     return group_by(pairs, find_embedding)
 
 
-def _base_vectors(
-    base: Labelled | None, embedding: Embed, parameters: Parameters, device: torch.device
+def _embed_base(
+    base: LabelledFeatures | None, embedding: Embed, parameters: Parameters, device: torch.device
 ) -> tuple[Tensor, Tensor]:
+    """Return the vectors and the labels of the base classes, on which readouts are fitted."""
     if base is None:
         raise BadInput(
             "a projection is fitted on training classes: use a store whose split has some (in Python, give their "
@@ -301,16 +324,16 @@ def _base_vectors(
     return vectors, torch.from_numpy(check_labels(base[1], len(maps))[1]).to(device)
 
 
-def head_columns(name: str, head: Head, mixed: Sequence[int] = ()) -> Row:
-    """Return the columns that describe a head: see `tables.add_head_columns`."""
+def list_head_columns(name: str, head: Head, mixed: Sequence[int] = ()) -> Row:
+    """Return the columns of a table that describe a head (see `anyshot.tables.add_head_columns`)."""
     return {"learner": head.alternative_to or name, "score": head.score_name, "mixed": " ".join(map(str, mixed))}
 
 
-def model_columns(model: Model, data: str) -> Row:
-    """Return the columns that identify a trained model, as it is read by its own head."""
+def list_model_columns(model: Model, data: str) -> Row:
+    """Return the columns of a table that identify a trained model, read by its own head."""
     recipe = model.recipe
     key = CellKey(data, recipe.backbone, recipe.label, "own", recipe.train_shot, recipe.seed)
-    return key._asdict() | {"model": recipe.id, **head_columns(recipe.head, model.head, recipe.mixed)}
+    return key._asdict() | {"model": recipe.id, **list_head_columns(recipe.head, model.head, recipe.mixed)}
 
 
 class EmbeddedSplit(NamedTuple):
@@ -330,7 +353,7 @@ class EmbeddedSplit(NamedTuple):
 
     def about(self) -> Row:
         """Return the columns of the side experiments that identify the model."""
-        columns = model_columns(self.model, self.data)
+        columns = list_model_columns(self.model, self.data)
         return {name: columns[name] for name in ("data", "backbone", "head", "train_shot")}
 
 
@@ -376,10 +399,11 @@ def evaluate_model(
         protocol.shots if patterns is None else patterns,
         registry,
     )
-    columns = [model_columns(model, model.recipe.data) | {"readout": readout} for readout in readouts]
-    shots: tuple[int | str, ...] = tuple(unequal) or protocol.shots
-    episodes = plan.about(), shots, plan.classes
-    return [Recalls(one, *episodes, array, patterns) for one, array in zip(columns, arrays, strict=True)]
+    columns, shots = list_model_columns(model, model.recipe.data), tuple(unequal) or protocol.shots
+    return [
+        Recalls(columns | {"readout": readout}, plan.about(), shots, plan.classes, array, patterns)
+        for readout, array in zip(readouts, arrays, strict=True)
+    ]
 
 
 def evaluate_store(
@@ -416,7 +440,7 @@ def evaluate_store(
 
     about: Row = {"data": store.path.name}
     if embedder is not None and embedder.model is not None:
-        recipe, columns = embedder.model.recipe, model_columns(embedder.model, "")
+        recipe, columns = embedder.model.recipe, list_model_columns(embedder.model, "")
         about |= {name: columns[name] for name in ("backbone", "train_shot", "seed", "model")}
         heads = heads or (recipe.head,)
         options["embed"] = {name: recipe.embed for name in heads if recipe.embed}

@@ -12,6 +12,7 @@ from anyshot.data.store import Store
 from anyshot.errors import BadInput
 from anyshot.models.embedders import Embedder
 
+LabelledFeatures = tuple[ArrayLike | Tensor, ArrayLike]
 Maps = Float[Tensor, "image position channel"]
 CHECKED = 512  # images that are checked together for values that are not finite; bounds the memory of the check
 
