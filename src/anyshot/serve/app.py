@@ -79,6 +79,7 @@ def make_app(served: ServedClassifier, hosts: tuple[str, ...] = LOOPBACK, token:
 
 
 def _add_page(app: FastAPI) -> None:
+    """Serve the page with its style and scripts."""
     folder = files("anyshot.serve")
 
     @app.get("/", response_class=HTMLResponse)
@@ -93,6 +94,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _add_operations(app: FastAPI, served: ServedClassifier) -> None:
+    """Add the operations of the API, which are listed at the top of this module."""
     slots = asyncio.Semaphore(MAX_UPLOADS)
 
     @app.get("/api/classes")

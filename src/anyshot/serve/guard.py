@@ -44,6 +44,7 @@ class Guard:
         await (self._refuse(HTTPConnection(scope)) or self.app)(scope, receive, send_with_headers)
 
     def _refuse(self, request: HTTPConnection) -> Response | None:
+        """Return the answer to a request that may not pass, or that brings the token; None where it may pass."""
         if sum(len(name) + len(value) for name, value in request.headers.raw) > MAX_HEADER_BYTES:
             return JSONResponse({"detail": f"The head of a request may have {MAX_HEADER_BYTES} bytes."}, 431)
         if request.scope["path"].startswith("/api/") and is_cross_origin(request.headers):
@@ -61,6 +62,7 @@ class Guard:
         )
 
     def _is_token(self, given: str) -> bool:
+        """Compare in constant time, so that the time of an answer does not give the token away."""
         return hmac.compare_digest(given.encode(), self.token.encode())
 
 

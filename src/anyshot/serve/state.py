@@ -27,11 +27,11 @@ from anyshot.measure.groups import Groups
 from anyshot.tables import to_csv
 
 Result = TypeVar("Result")
-MAX_CLASSES = 1000  # that the page shows
-MAX_REMOVALS = 100  # that can be undone
+MAX_CLASSES = 1000  # classes that the page shows
+MAX_REMOVALS = 100  # removals and corrections that can be undone
 MAX_DOUBTFUL = 100  # examples that are listed for review
-NEAREST_EXAMPLES = 4  # shown beside an answer
-LIKELIEST_CLASSES = 3  # of which nearest examples are shown
+NEAREST_EXAMPLES = 4  # examples of a class that are shown beside an answer
+LIKELIEST_CLASSES = 3  # classes of which such examples are shown
 
 
 class ServedClassifier:
@@ -136,9 +136,9 @@ class ServedClassifier:
         scored = np.flatnonzero(result.is_scored)
         suspects = rank_suspects(result.scores[scored], class_index[scored], scored)
         rows = [
-            (*examples[one.image], f"looks like {names[one.looks_like]}", names[one.looks_like], "")
-            for one in sorted(suspects, key=lambda one: one.log_own)
-            if one.log_own <= np.log(UNLIKELY) or one.other >= SURE
+            (*examples[suspect.image], f"looks like {names[suspect.looks_like]}", names[suspect.looks_like], "")
+            for suspect in sorted(suspects, key=lambda suspect: suspect.log_own)
+            if suspect.log_own <= np.log(UNLIKELY) or suspect.other >= SURE
         ]
         for one, other, _ in find_copies(vectors, class_index):
             rows += _describe_copies(examples[one], examples[other], confirmed)
@@ -147,7 +147,7 @@ class ServedClassifier:
         return [dict(zip(columns, row, strict=True)) for row in doubtful[:MAX_DOUBTFUL]]
 
     def _remember(self, undo: Callable[[ImageClassifier], object], correction: Correction | None = None) -> int:
-        """Number a change, so that it can be undone as long as it is not too old."""
+        """Keep what undoes a change, and the correction that it was, under a new number; forget the oldest."""
         number = next(self._numbers)
         self._undos[number] = undo
         if correction is not None:
@@ -237,6 +237,7 @@ class ServedClassifier:
         }
 
     def _change(self, change: Callable[[ImageClassifier], Result]) -> Result:
+        """Apply a change to a copy of the current classifier, which then takes its place, and return its result."""
         with self._change_lock:
             changed = copy.copy(self.current)
             result = change(changed)
@@ -253,7 +254,7 @@ def _at_fewer_shots(current: ImageClassifier) -> dict[int, FewShotClassifier]:
 
 
 def _confirm(classifier: ImageClassifier, key: int, label: Any) -> Callable[[ImageClassifier], None]:
-    """Note that a person has confirmed the label of an example; the function that is returned takes that back."""
+    """Note that a person has confirmed the label of an example, and return a function that takes that back."""
     new = {(key, label)} - classifier.confirmed
     classifier.confirmed |= new
 
@@ -266,13 +267,14 @@ def _confirm(classifier: ImageClassifier, key: int, label: Any) -> Callable[[Ima
 def _describe_copies(
     one: tuple[str, str], other: tuple[str, str], confirmed: Set[tuple[str, str]]
 ) -> list[tuple[str, str, str, str, str]]:
-    """Return rows of a review about a pair of copies, each by its key and class.
+    """Return rows of a review about a pair of copies, each given by its key and its class.
 
     Of two labels either may be wrong. Of two copies in one class the second is listed, unless one of them was kept.
     """
-    if one[1] != other[1]:
-        return [(*a, f"is also in {b[1]}", b[1], b[0]) for a, b in ((other, one), (one, other))]
-    return [] if confirmed & {one, other} else [(*other, "is like another picture of its class", "", one[0])]
+    (key, name), (other_key, other_name) = one, other
+    if name != other_name:
+        return [(*other, f"is also in {name}", name, key), (*one, f"is also in {other_name}", other_name, other_key)]
+    return [] if confirmed & {one, other} else [(*other, "is like another picture of its class", "", key)]
 
 
 def list_class_names(classifier: ImageClassifier) -> list[str]:

@@ -19,7 +19,7 @@ from anyshot.data.pictures import FORMATS as DECODED_FORMATS
 
 FORMATS = tuple(kind for kind in ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "HEIF") if kind in DECODED_FORMATS)
 MAX_BYTES = 20_000_000  # of one image: more than any phone's photo
-MAX_PIXELS = 60_000_000
+MAX_PIXELS = 60_000_000  # of one image
 MAX_UPLOADS = 8  # images that are read or worked on at once: others wait, so that memory is bounded
 UPLOAD_SECONDS = 30.0  # until an image is complete: a slower client would keep others waiting
 WAIT_SECONDS = 60.0  # that an upload waits for others to finish
@@ -58,6 +58,7 @@ async def read_image_upload(request: Request, slots: asyncio.Semaphore) -> Async
 
 
 async def _read_body(request: Request) -> bytes:
+    """Return the body of a request, which must come in time and not be too large."""
     body = bytearray()
     try:
         async with asyncio.timeout(UPLOAD_SECONDS):
