@@ -19,7 +19,7 @@ from anyshot.inspect.copies import find_copies
 from anyshot.inspect.episodes import EpisodePool
 from anyshot.inspect.gains import Curve, fit_curve, forecast_gains
 from anyshot.inspect.labels import rank_suspects
-from anyshot.inspect.pages import draw_curves, forecast_rows, render_advice
+from anyshot.inspect.pages import draw_curves, list_forecast_points, render_advice
 from anyshot.measure.groups import find_groups, parse_time, unit_vectors
 
 SHOTS = np.array([1, 2, 3, 4, 6, 8])
@@ -518,5 +518,5 @@ def test_the_forecast_continues_its_curve():
     advice = advise(*data(images=12), ["cosine-proto", "proto"], episodes=40)
     svg = draw_curves(advice)
     assert all(f">{head}<" in svg for head in advice.curves)  # legends are not cut off
-    first = forecast_rows(advice)[0]
+    first = list_forecast_points(advice)[0]
     assert (first["shot"], first["accuracy"]) == tuple(advice.curves[advice.best][-1][k] for k in ("shot", "accuracy"))

@@ -25,11 +25,11 @@ from anyshot.data.source import Source, check_content, describe_notes, select_sp
 from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
 from anyshot.inspect.advice import Advice, advise
-from anyshot.inspect.case import AdviceOptions, heads_for
+from anyshot.inspect.case import AdviceOptions, choose_default_heads
 from anyshot.inspect.corrections import apply_tables
 from anyshot.inspect.holdout import MOST_MISTAKES, measure_holdout
 from anyshot.inspect.pages import render_advice, render_ranking, render_test
-from anyshot.inspect.pictures import describe_pictures, make_thumbnails, read_picture
+from anyshot.inspect.pictures import add_picture_options, make_picture_reader, make_thumbnails
 from anyshot.inspect.sections import as_text
 from anyshot.inspect.unlabelled import describe_ranking, rank_unlabelled
 from anyshot.machine import release_large_blocks
@@ -165,7 +165,7 @@ def measure_classifier(
         result = measure_holdout(get_estimator(classifier), examples.features, examples.labels, examples.names)
         if backbone is not None and out is not None:
             mistakes = [mistake.place for mistake in result.mistakes[:MOST_MISTAKES]]
-            jpegs = make_thumbnails(read_picture(examples, backbone), mistakes)
+            jpegs = make_thumbnails(make_picture_reader(examples, backbone), mistakes)
     text = result.to_text()
     if out is not None:
         write_json(out / "test.json", result.to_dict())
@@ -204,14 +204,14 @@ def advise_source(
         settings["is_confirmed"] = [item.is_confirmed for item in examples.items]
         if held_out is not None:
             settings["holdout"] = held_out.features, held_out.labels
-        default_heads = heads_for(examples.features)
+        default_heads = choose_default_heads(examples.features)
         if trained is not None:
             recipe = trained.recipe
             settings["parameters"] = {recipe.head: trained.bound_head.parameters}
             settings["embed"] = {recipe.head: recipe.embed} if recipe.embed else {}
             default_heads = list(dict.fromkeys([recipe.head, *default_heads]))
         if embedder is not None:
-            settings = describe_pictures(examples, embedder, settings, options.open_cache())
+            settings = add_picture_options(examples, embedder, settings, options.open_cache())
         heads = curve.heads or default_heads
         with progress("comparing heads and shots", 1.0) as advance, release_large_blocks():
             settings["progress"] = advance
@@ -258,7 +258,7 @@ def _rank(examples: Source, unlabelled: str, advice: Advice, embedder: Embedder 
         columns = "rank", "path", "likeliest", "probability", "is_known"
         cells = [(place, names[one.example], *one[1:]) for place, one in enumerate(ranking, 1)]
         rows = [dict(zip(columns, row, strict=True)) for row in cells]
-        read = None if embedder is None else read_picture(examples, embedder)
+        read = None if embedder is None else make_picture_reader(examples, embedder)
         jpegs = make_thumbnails(read, [one.example for one in ranking])
         write_table(out / "label-next.csv", [round_row(row) for row in rows])
         page = render_ranking(ranking, names, case.class_names, jpegs, unlabelled, is_features=embedder is None)

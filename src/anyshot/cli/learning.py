@@ -21,7 +21,7 @@ from anyshot.data.source import Source, check_content, describe_notes, select_sp
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import lock_existing
 from anyshot.inspect.corrections import Correction, apply_tables, move_example, read_corrections
-from anyshot.inspect.fit_report import FitReport, describe_conflicts, describe_kept
+from anyshot.inspect.fit_report import FitReport, describe_conflicts, describe_exemplar_accuracy
 from anyshot.models.cache import FeatureCache
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
 from anyshot.models.features import describe_unreadable, embed_pictures, open_examples, read_examples
@@ -132,7 +132,9 @@ def _change_classifier(model: Path, out: Path | None, registry: Registry, change
     classes, examples = _describe_counts(classifier, "example")
     estimator = get_estimator(classifier)
     print_message(describe_conflicts(estimator, out or model))
-    return f"{out or model}: {what}; {classes} now, {examples}.{replaced} {describe_kept(estimator)}".rstrip()
+    return (
+        f"{out or model}: {what}; {classes} now, {examples}.{replaced} {describe_exemplar_accuracy(estimator)}".rstrip()
+    )
 
 
 def add_examples(

@@ -80,10 +80,10 @@ def _doubt_accuracy(case: AdviceCase, left_out: LeaveOneOutScores, test: Holdout
 
 def summarize_left_out(case: AdviceCase, left_out: LeaveOneOutScores) -> list[ClassResult]:
     """Return how the examples of each class are classified when left out, where they can be."""
-    scores, owner = left_out.scores[left_out.is_scored], left_out.labels[left_out.is_scored]
-    if not len(owner):
+    scores, labels = left_out.scores[left_out.is_scored], left_out.labels[left_out.is_scored]
+    if not len(labels):
         return []
-    return summarize_classes(case.class_names, owner, softmax(fit_scale(scores, owner) * scores, axis=1))
+    return summarize_classes(case.class_names, labels, softmax(fit_scale(scores, labels) * scores, axis=1))
 
 
 def rank_classes(case: AdviceCase, at_hand: list[ClassResult], test: HoldoutResult | None) -> Section:
@@ -138,5 +138,6 @@ def find_confusions(
     if not rows:
         sentences.append(f"{'Held out' if test else 'Left out'}, every example is found in its own class.")
     columns = ["class", "taken for", "of its examples held out" if test else "of its examples"]
-    tables = [Table("", columns, [[r["class"], r["taken_for"], f"{r['share']:.0%}"] for r in rows])] if rows else []
+    cells = [[row["class"], row["taken_for"], f"{row['share']:.0%}"] for row in rows]
+    tables = [Table("", columns, cells)] if rows else []
     return Section("What is confused", sentences, tables, values={"confused": rows})

@@ -18,7 +18,7 @@ from anyshot.inspect.curves import compare_heads, compare_with_regression, limit
 from anyshot.inspect.episodes import choose_episodes
 from anyshot.inspect.gains import expect_gains
 from anyshot.inspect.labels import find_label_errors
-from anyshot.inspect.sections import Picture, Section, as_markdown, as_text
+from anyshot.inspect.sections import ExampleCell, Section, as_markdown, as_text
 from anyshot.progress import scale_progress
 
 REST_SHARE = 0.1  # share of the time that is spent neither on curves nor on copies, roughly
@@ -50,7 +50,7 @@ class Advice:
     def pictures(self) -> list[int]:
         """The numbers of the examples that a page shows."""
         cells = (cell for section in self.sections for table in section.tables for row in table.rows for cell in row)
-        return sorted({cell.image for cell in cells if isinstance(cell, Picture)})
+        return sorted({cell.image for cell in cells if isinstance(cell, ExampleCell)})
 
     def to_text(self) -> str:
         """Return the advice for a terminal."""
@@ -117,16 +117,16 @@ def advise(
     """
     case = AdviceCase(features, labels, heads, shots, way, episodes, seed, **options)
     source, seconds = limit_episodes(case, choose_episodes(case))
-    curves, copies = sum(seconds.values()), estimate_seconds(case)
-    curves_share, copies_share = ((1 - REST_SHARE) * part / (curves + copies) for part in (curves, copies))
-    accuracies = measure_curves(case, source, seconds, scale_progress(case.progress, curves_share))
+    curve_seconds, copy_seconds = sum(seconds.values()), estimate_seconds(case)
+    share_per_second = (1 - REST_SHARE) / (curve_seconds + copy_seconds)
+    accuracies = measure_curves(case, source, seconds, scale_progress(case.progress, share_per_second * curve_seconds))
     choice = compare_heads(case, source, accuracies)
     best = choice.values["best"]
     left_out = case.leave_out(best)
     accuracy = measure_accuracy(case, best, left_out)
     test, at_hand = accuracy.values["holdout"], summarize_left_out(case, left_out)
     errors = find_label_errors(case, left_out)
-    duplicates = find_duplicates(case, scale_progress(case.progress, copies_share))
+    duplicates = find_duplicates(case, scale_progress(case.progress, share_per_second * copy_seconds))
     values = choice.values | accuracy.values | errors.values | duplicates.values
     sections = [
         accuracy,

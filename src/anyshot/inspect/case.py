@@ -26,7 +26,16 @@ MOST_FLOATS = 400_000_000  # numbers in the Gram matrices of all examples, 1.6 G
 
 @dataclass(frozen=True)
 class OtherFeatures:
-    """The accuracy of another backbone beside that of the features at hand, on a sample of the pictures."""
+    """The accuracy of another backbone beside that of the features at hand, on a sample of the pictures.
+
+    Attributes:
+        backbone: The name of the other backbone.
+        own: The accuracy of the features at hand.
+        other: The accuracy of the other backbone.
+        shot: Examples per class that both learned from.
+        way: Classes of the sample.
+        examples: Pictures of the sample.
+    """
 
     backbone: str
     own: float
@@ -53,17 +62,22 @@ class AdviceOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """Examples that were held out."""
+class HeldOutExamples:
+    """Examples that were held out for a test.
+
+    Attributes:
+        features: Their features.
+        labels: Their labels.
+        codes: Their classes, counted as those of the examples at hand; -1 for other classes.
+    """
 
     features: torch.Tensor
     labels: list[str]
     codes: np.ndarray
-    """Their classes, counted as those of the examples at hand; -1 for other classes."""
 
 
 class AdviceCase:
-    """The one value that all steps of advice read; the arguments are those of `anyshot.advise`."""
+    """The examples and options that all steps of advice read; the arguments are those of `anyshot.advise`."""
 
     def __init__(
         self,
@@ -78,10 +92,11 @@ class AdviceCase:
     ) -> None:
         self.features = check_features(features)
         self.class_names, self.labels = check_labels(labels, len(self.features))
-        self.heads, self.shots, self.way = list(heads) or heads_for(self.features), shots, way
+        self.heads, self.shots, self.way = list(heads) or choose_default_heads(self.features), shots, way
         self.episodes, self.seed = episodes, seed
         self.names, self.times = options.get("names", ()), options.get("times", [None] * len(self.labels))
-        self.named_groups = list(() if (groups := options.get("groups")) is None else groups)
+        groups, holdout = options.get("groups"), options.get("holdout")
+        self.named_groups = [] if groups is None else list(groups)
         self.is_confirmed = np.array(options.get("is_confirmed", [False] * len(self.labels)), bool)
         self.picture, self.other_features = options.get("picture"), options.get("other_features")
         self.parameters, self.embed = options.get("parameters", {}), options.get("embed", {})
@@ -94,13 +109,13 @@ class AdviceCase:
             raise BadInput(f"groups must name a group for each of the {len(self.labels)} examples.")
         if len(self.is_confirmed) != len(self.labels):
             raise BadInput(f"is_confirmed must have a value for each of the {len(self.labels)} examples.")
-        self.held_out = self._read_held_out(*holdout) if (holdout := options.get("holdout")) is not None else None
+        self.held_out = None if holdout is None else self._read_held_out(*holdout)
 
-    def _read_held_out(self, features: ArrayLike | torch.Tensor, labels: ArrayLike) -> HeldOut:
-        """Return examples that were held out, with the classes that are known here."""
+    def _read_held_out(self, features: ArrayLike | torch.Tensor, labels: ArrayLike) -> HeldOutExamples:
+        """Return examples that were held out, with their classes counted as those of the examples at hand."""
         names = [str(label) for label in np.asarray(labels).tolist()]
         places = {name: place for place, name in enumerate(self.class_names)}
-        held_out = HeldOut(check_features(features), names, np.array([places.get(name, -1) for name in names]))
+        held_out = HeldOutExamples(check_features(features), names, np.array([places.get(name, -1) for name in names]))
         if held_out.features.shape[1:] != self.features.shape[1:]:
             theirs, ours = (" x ".join(map(str, x.shape[1:])) for x in (held_out.features, self.features))
             raise BadInput(f"the examples held out have {theirs} numbers each, those at hand {ours}.")
@@ -145,7 +160,7 @@ class AdviceCase:
         )
 
     def leave_out(self, head: str) -> LeaveOneOutScores:
-        """Score every example without its group."""
+        """Score the examples with this head, each with its group left out."""
         about = self.names, self.times, self.named_groups
         return leave_out_examples(self.fit(head), self.features.numpy(), self.labels, *about)
 
@@ -156,8 +171,8 @@ class AdviceCase:
         return {"image": example, "name": name, "label": self.class_names[self.labels[example]], "key": f"{key:016x}"}
 
 
-def heads_for(maps: torch.Tensor | np.ndarray) -> list[str]:
-    """Return heads that need no training; those of maps where these have several positions and are not too large."""
+def choose_default_heads(maps: torch.Tensor | np.ndarray) -> list[str]:
+    """Return heads that need no training; those of maps only for maps of several positions that are not too large."""
     floats = len(maps) * maps.shape[-1] * (maps.shape[-1] + 1) // 2
     has_maps = maps.ndim == 3 and maps.shape[1] > 1 and floats <= MOST_FLOATS
     return [*HEADS_TO_TRY, *(HEADS_OF_MAPS if has_maps else ())]

@@ -23,14 +23,15 @@ from threadpoolctl import threadpool_limits
 
 from anyshot.data.pictures import to_picture
 from anyshot.inspect.case import AdviceCase
-from anyshot.inspect.sections import Section, Table, picture_cell
+from anyshot.inspect.sections import Section, Table, example_cell
 from anyshot.measure.groups import MOST_EXAMPLES, NEAR, Labels, Vectors, WithinClassDistance
 from anyshot.progress import OnProgress, no_progress
 from anyshot.text import count_noun
 
 NEIGHBOURS = 3  # nearest examples of each that are considered; not tuned
-POSSIBLE = 0.9  # squared distance of a possible copy, as a share of the usual one within a class: a crop to 70 % moves
-# features by 0.63 of it (docs/log/advice.md)
+# Squared distance of a possible copy, as a share of the typical one within a class: a crop to 70 % moves features by
+# 0.63 of it (docs/log/advice.md).
+POSSIBLE = 0.9
 CHANCE = 0.05  # expected number of pairs, over all examples, that are reported by chance
 ROUNDING = 1e-10  # squared distance of equal vectors after rounding, as a share of the mean square about the mean
 MOST_PAIRS = 600  # pairs compared as pictures
@@ -60,7 +61,7 @@ def find_copies(
     picture: Callable[[int], np.ndarray] | None = None,
     progress: OnProgress = no_progress,
 ) -> list[tuple[int, int, float]]:
-    """Return pairs of examples that are one, and how alike they are, from 0 to 1; the most alike first.
+    """Return pairs of examples that are copies, and how alike they are, from 0 to 1; the most alike first.
 
     Args:
         vectors: A vector per example.
@@ -72,7 +73,7 @@ def find_copies(
     if not 3 <= count <= MOST_EXAMPLES:
         progress(1.0)
         return []
-    usual = WithinClassDistance.estimate(vectors, labels)
+    typical = WithinClassDistance.estimate(vectors, labels)
     rounding = ROUNDING * float(vectors.var(0).sum())
     search = NearestNeighbors(n_neighbors=min(NEIGHBOURS, count - 1), algorithm="brute").fit(vectors)
     distances, neighbours = search.kneighbors()
@@ -83,28 +84,35 @@ def find_copies(
         scale = max(squares[one, -1], squares[other, -1], rounding) or 1.0
         relative[min(one, int(other)), max(one, int(other))] = squares[one, place] / scale, squares[one, place]
     if picture is not None:
-        limit = POSSIBLE * usual.distance
+        limit = POSSIBLE * typical.distance
     else:
-        limit = min(NEAR * usual.distance, usual.quantile(2 * CHANCE / count**2))
+        limit = min(NEAR * typical.distance, typical.quantile(2 * CHANCE / count**2))
     limit = max(limit, rounding)
     nearest = sorted(relative.items(), key=lambda row: row[1])
     pairs = [(pair, square) for pair, (_, square) in nearest if square <= limit]
     if picture is None or not pairs:
         progress(1.0)
     if picture is None:
-        copies = [(*pair, float(1 - square / max(usual.distance, limit))) for pair, square in pairs]
+        copies = [(*pair, float(1 - square / max(typical.distance, limit))) for pair, square in pairs]
     else:
-        copies = _compare(pairs[:MOST_PAIRS], rounding, picture, progress)
+        copies = _compare_pairs(pairs[:MOST_PAIRS], rounding, picture, progress)
     return sorted(copies, key=lambda pair: (-pair[2], pair[:2]))
 
 
-def _compare(
+def _compare_pairs(
     pairs: list[tuple[tuple[int, int], float]],
     rounding: float,
     picture: Callable[[int], np.ndarray],
     progress: OnProgress,
 ) -> list[tuple[int, int, float]]:
-    """Return the pairs of which the pictures are alike, or the vectors equal."""
+    """Return the pairs whose pictures are copies or whose vectors are equal, with their similarity.
+
+    Args:
+        pairs: Pairs of examples, with the squared distance of their vectors.
+        rounding: The squared distance up to which vectors are equal.
+        picture: Returns the picture of an example.
+        progress: Called with shares of the work that add up to 1.
+    """
     read = cache(lambda image: PictureSketch.from_image(picture(image)).pixels)
     copies = []
     with threadpool_limits(1):  # the products are small: threads would only wait for each other
@@ -124,9 +132,10 @@ def estimate_seconds(case: AdviceCase) -> float:
 
 
 def find_duplicates(case: AdviceCase, progress: OnProgress) -> Section:
-    """Find examples that are there twice, by features and, where there are pictures, by these.
+    """Find examples that are there twice, by their features and, where pictures are at hand, by these.
 
-    Pairs that a person has kept are not listed: both of two labels, or either of two copies in one class.
+    Pairs that a person has reviewed are not listed: those under two labels if both labels are confirmed, those in one
+    class if either is.
     """
     pairs = find_copies(case.unit_vectors, case.labels, case.picture, progress)
     rows: list[dict[str, Any]] = [
@@ -156,7 +165,7 @@ def find_duplicates(case: AdviceCase, progress: OnProgress) -> Section:
     listed = []
     for row in rows[:MOST_LISTED]:
         one, other, is_conflict = row["one"], row["other"], row["conflict"]
-        cells = [picture_cell(one, other["label"] * is_conflict), picture_cell(other, one["label"] * is_conflict)]
+        cells = [example_cell(one, other["label"] * is_conflict), example_cell(other, one["label"] * is_conflict)]
         label = f"{one['label']} or {other['label']}?" if is_conflict else one["label"]
         listed.append([*cells, label, f"{row['likeness']:.0%}"])
     return Section(title, sentences, [Table("", ["one", "other", "label", "alike"], listed)], values=values)
@@ -229,7 +238,7 @@ def _align(one: PictureSketch, other: PictureSketch, pose: Pose, corner: tuple[i
         turned = _transform(grid, scale * np.exp(change[0]), angle + change[1], is_mirrored)
         here = [_sample(image, turned, (LARGE - 1) / 2) for image in images]
         there = [_sample(image, grid, row + change[2], column + change[3]) for image in others]
-        return _correlation(np.stack(here), np.stack(there))
+        return _compute_correlation(np.stack(here), np.stack(there))
 
     start = np.vstack([np.zeros(4), np.diag([0.06, 0.05, 1.5, 1.5])])  # steps of the search: half of the grid of poses
     options = {"maxfev": 120, "initial_simplex": start}
@@ -240,28 +249,30 @@ def _align(one: PictureSketch, other: PictureSketch, pose: Pose, corner: tuple[i
 
 
 def _sample(image: np.ndarray, points: Points, row: float, column: float | None = None) -> np.ndarray:
-    """Return the values of an image at some points about a row and a column, by default of the same number."""
+    """Return the values of an image at points about a centre; its column is the number of its row by default."""
     places = points.real + row, points.imag + (row if column is None else column)
     return map_coordinates(image, places, order=1, mode="nearest")
 
 
 def _grid(count: int, step: float) -> Points:
-    """Return count x count points about the origin."""
-    at = step * (np.arange(count) - (count - 1) / 2)
-    return at[:, None] + 1j * at
+    """Return a square grid of count x count points about the origin."""
+    offsets = step * (np.arange(count) - (count - 1) / 2)
+    return offsets[:, None] + 1j * offsets
 
 
 def _transform(points: Points, scale: float, angle: float, is_mirrored: bool) -> Points:
+    """Return points mirrored, turned and stretched about the origin."""
     return scale * np.exp(1j * angle) * (points.conj() if is_mirrored else points)
 
 
-def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+def _compute_correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Return the correlation; 0 where one of them is flat."""
     a, b = a - a.mean(), b - b.mean()
     return float((a * b).sum() / max(np.sqrt((a**2).sum() * (b**2).sum()), 1e-6))
 
 
 def _normalize(rows: Float[np.ndarray, "row value"]) -> Float[np.ndarray, "row value"]:
+    """Return rows without their means and of length one; 0 where a row is flat."""
     rows = rows - rows.mean(1, keepdims=True)
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.where(length >= FLAT * rows.shape[1] ** 0.5, rows / np.maximum(length, 1e-6), 0.0).astype(np.float32)

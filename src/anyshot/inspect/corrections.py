@@ -51,7 +51,7 @@ class Correction(NamedTuple):
         return self.path, "" if self.path else self.key, self.label
 
     def apply(self, item: Item) -> Item:
-        """Return an example, which is not to be dropped, as it was decided."""
+        """Return an example with its label confirmed or corrected; it must not be one that is dropped."""
         if self.decision == "keep":
             return replace(item, is_confirmed=True)
         return replace(item, class_name=self.new_label, is_confirmed=False)
@@ -70,21 +70,21 @@ def read_corrections(path: str | Path) -> list[Correction]:
     cells = (columns.get(name) or [""] * count for name in COLUMNS)
     corrections = [Correction(*(str(cell or "").strip() for cell in row)) for row in zip(*cells, strict=True)]
     for number, one in enumerate(corrections, 2):
-        _check(one, f"row {number} of {path}")
+        _check_correction(one, f"row {number} of {path}")
     for (example, _, label), rows in group_by(corrections, lambda one: one[:3]).items():
         if len(set(rows)) > 1:
             raise BadInput(f"{path} decides differently on {example or rows[0].key} of {label} in two rows.")
     return list(dict.fromkeys(corrections))
 
 
-def _check(one: Correction, where: str) -> None:
-    """Raise a BadInput if a correction is incomplete."""
-    if one.decision not in DECISIONS:
-        raise BadInput(f"{where} decides {one.decision!r}: a decision is keep, relabel or drop.")
-    if not (one.path or one.key) or (one.decision == "relabel" and not one.new_label):
+def _check_correction(correction: Correction, where: str) -> None:
+    """Raise BadInput if a correction is incomplete."""
+    if correction.decision not in DECISIONS:
+        raise BadInput(f"{where} decides {correction.decision!r}: a decision is keep, relabel or drop.")
+    if not (correction.path or correction.key) or (correction.decision == "relabel" and not correction.new_label):
         raise BadInput(f"{where} must name a path or key, and for relabel a new_label.")
-    with as_bad_input(ValueError, f"{where} has the key {one.key!r}, not 16 hexadecimal digits."):
-        int(one.key or "0", 16)
+    with as_bad_input(ValueError, f"{where} has the key {correction.key!r}, not 16 hexadecimal digits."):
+        int(correction.key or "0", 16)
 
 
 def apply_corrections(source: Source, corrections: str | Path | Sequence[Correction]) -> Source:
@@ -137,7 +137,7 @@ def apply_tables(
 
 
 def _describe_corrections(corrections: Sequence[Correction], table: Path, classes: Sequence[str]) -> str:
-    """Return how many labels were changed, how many kept, and which new ones are none of the classes before."""
+    """Return how many labels are changed, how many are kept, and which of the new labels are new classes."""
     n_kept = sum(one.decision == "keep" for one in corrections)
     parts = [f"{count_noun(len(corrections) - n_kept, 'correction')} of {table} applied"]
     parts += [f"{count_noun(n_kept, 'label')} kept"] if n_kept else []

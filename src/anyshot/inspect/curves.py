@@ -26,7 +26,7 @@ FOLDS = 3
 
 
 def limit_episodes(case: AdviceCase, source: EpisodeSource) -> tuple[EpisodeSource, dict[str, float]]:
-    """Return the source with as many episodes as are affordable, and the seconds that each head takes, roughly."""
+    """Return the source with no more episodes than are affordable, and roughly the seconds that each head takes."""
     plan, d = source.plan, case.features[0].numel()
     sizes = [plan.way * shot for shot in source.shots]
     # A head that is fitted to each support factorises a matrix for several ridges, as large as its examples or its
@@ -136,11 +136,13 @@ def _measure_leads(
 ) -> dict[str, tuple[float, float]]:
     """Return the lead of a head over each other one on the same episodes, with half of its 95 % interval."""
     independent = source.pool.count_independent(accuracies[head], np.array(source.shots))[places].min()
-    points = {other: (accuracies[head] - a)[places].mean(0) for other, a in accuracies.items() if other != head}
-    return {h: (float(p.mean()), float(1.96 * p.std(ddof=1) / np.sqrt(independent))) for h, p in points.items()}
+    leads = {other: (accuracies[head] - a)[places].mean(0) for other, a in accuracies.items() if other != head}
+    half_widths = {other: 1.96 * lead.std(ddof=1) / np.sqrt(independent) for other, lead in leads.items()}
+    return {other: (float(lead.mean()), float(half_widths[other])) for other, lead in leads.items()}
 
 
 def _describe_basis(case: AdviceCase, source: EpisodeSource, counts: list[int]) -> str:
+    """Return on what the heads were compared, in brackets."""
     origin = f"of the examples at hand{', groups drawn whole' if case.groups.evidence else ''}"
     if source.judged_on == "held out":
         origin = "learned from the examples at hand, asked of those held out"
@@ -166,6 +168,7 @@ def _describe_choice(
 
 
 def _doubt_curves(means: np.ndarray, half_widths: np.ndarray, chance: float, counts: list[int]) -> list[str]:
+    """Return what the examples are too few to say about the accuracies of the best head."""
     doubts = []
     if (means - half_widths).max() <= chance:
         doubts.append(
@@ -191,7 +194,7 @@ def compare_with_regression(case: AdviceCase, best: str) -> Section:
     if reason := _find_obstacle(case):
         values = {"regression_lead": None, "regression_advice": ""}
         return Section(title, [f"It was not tried: {reason}."], values=values)
-    rows = _sample(case)
+    rows = _sample_rows(case)
     features, labels = case.features[rows].numpy(), case.labels[rows]
     folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=case.seed)
     right = np.zeros((2, len(rows)))
@@ -228,7 +231,7 @@ def _find_obstacle(case: AdviceCase) -> str:
     return ""
 
 
-def _sample(case: AdviceCase) -> np.ndarray:
+def _sample_rows(case: AdviceCase) -> np.ndarray:
     """Return the rows of as many examples of each class as are affordable, whole groups before parts of others.
 
     Classes of fewer examples than there are parts are left aside.

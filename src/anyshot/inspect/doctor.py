@@ -40,7 +40,7 @@ class Finding:
     """Something to know about a store.
 
     Attributes:
-        weight: How much it matters: note or warning.
+        weight: How much it matters: "note" or "warning".
         text: What it is.
         items: Items that show it.
     """
@@ -52,7 +52,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Facts of each split, and findings."""
+    """What `doctor` says of a store.
+
+    Attributes:
+        splits: Facts of each split, by name.
+        findings: What else there is to know.
+    """
 
     splits: dict[str, dict[str, Any]]
     findings: list[Finding]
@@ -114,6 +119,7 @@ def diagnose_to_folder(
 
 
 def _count_split(part: StoreSplit) -> dict[str, Any]:
+    """Return the facts of a split: its classes, its items, and the largest shot that it can serve."""
     counts = part.counts
     smallest = int(counts.min())
     facts = {"classes": len(counts), "items": int(counts.sum()), "smallest": smallest, "largest": int(counts.max())}
@@ -121,7 +127,7 @@ def _count_split(part: StoreSplit) -> dict[str, Any]:
 
 
 def _describe_classes(store: Store, parts: dict[str, StoreSplit]) -> Iterator[str]:
-    """Tell of skipped files, of classes that are too small or too few, and of those that are in two splits."""
+    """Yield sentences about skipped files, classes that are too small or too few, and classes in two splits."""
     if skipped := [f"{entry['name']} ({entry['why']})" for entry in store.about.get("skipped", [])]:
         yield f"{len(skipped)} files could not be read and are left out: {list_first(skipped)} (all are in store.json)"
     for split, part in parts.items():
@@ -143,7 +149,7 @@ def _name_item(store: Store, index: int) -> str:
 
 
 def _describe_pairs(store: Store, noun: str, pairs: list[tuple[int, int]]) -> Iterator[Finding]:
-    """Report pairs by what they cross: a split leaks, a class confuses, within a class they only repeat."""
+    """Yield a finding for pairs across splits, which leak, across classes, which confuse, and within a class."""
 
     def place(pair: tuple[int, int]) -> str:
         a, b = store.labels[list(pair)]
@@ -228,11 +234,11 @@ def confirm_pairs(
 def _draw_split(part: StoreSplit, title: str, path: Path) -> None:
     """Draw classes and images at even steps through a split, a row per class."""
     starts, rows = np.cumsum(part.counts) - part.counts, []
-    for class_ in _even_steps(len(part.counts), ROWS):
+    for class_ in _pick_evenly(len(part.counts), ROWS):
         name, count = " ".join(part.class_names[class_].split()), int(part.counts[class_])
         if len(name) > MAX_NAME:
             name = f"{name[: MAX_NAME // 2]}…{name[-MAX_NAME // 2 :]}"
-        images = [part.items[int(starts[class_]) + index] for index in _even_steps(count, COLUMNS)]
+        images = [part.items[int(starts[class_]) + index] for index in _pick_evenly(count, COLUMNS)]
         rows.append((f"{name}\n{count} images", images))
     title = f"{title}: {len(part.class_names)} classes, {len(part.items)} images"
     _draw_rows(rows, title, path, CAPTION + COLUMNS * (TILE + GAP), pictures_at=CAPTION)
@@ -270,5 +276,6 @@ def _draw_rows(
         sheet.save(temporary, "PNG")
 
 
-def _even_steps(many: int, most: int) -> list[int]:
-    return [int(index) for index in np.linspace(0, many - 1, min(many, most)).round()]
+def _pick_evenly(count: int, most: int) -> list[int]:
+    """Return numbers below `count`, at even steps, at most so many."""
+    return [int(index) for index in np.linspace(0, count - 1, min(count, most)).round()]

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 
 from anyshot.errors import BadInput
-from anyshot.inspect.case import AdviceCase, HeldOut
+from anyshot.inspect.case import AdviceCase, HeldOutExamples
 from anyshot.measure.plan import Plan
 from anyshot.text import count_noun, list_first
 
@@ -21,15 +21,21 @@ Shots = Int[np.ndarray, " shot"]
 
 @dataclass(frozen=True)
 class EpisodePool:
-    """The sizes of a set of images, and of the episodes that are drawn from it."""
+    """The sizes of a set of images, and of the episodes that are drawn from it.
+
+    Attributes:
+        images: Images per class (the median).
+        classes: The number of classes.
+        way: Classes per episode.
+        queries: Queries per class.
+        held_out_images: The number of images that are queries only; None where none were held out.
+    """
 
     images: int
-    """Images per class (the median)."""
     classes: int
     way: int
     queries: int
-    held_out: int | None = None
-    """The number of images that are queries only, where some were held out."""
+    held_out_images: int | None = None
 
     def count_independent(self, accuracies: Accuracies, shots: Shots) -> Float[np.ndarray, " shot"]:
         """Return how many independent episodes would know each mean accuracy as well as the pool does.
@@ -38,7 +44,7 @@ class EpisodePool:
         holds only images / shot disjoint supports: that is what other images of the same classes may change.
         """
         mean, variance = accuracies.mean(1), np.maximum(accuracies.var(1, ddof=1), 1e-9)
-        total = self.images * self.classes if self.held_out is None else self.held_out
+        total = self.images * self.classes if self.held_out_images is None else self.held_out_images
         smooth = (mean * total + 1) / (total + 2)  # nobody is sure of 100 %
         of_query = smooth * (1 - smooth)
         of_support = np.maximum(variance - of_query / (self.queries * self.way), 0)
@@ -53,7 +59,15 @@ class EpisodePool:
 
 @dataclass(frozen=True)
 class EpisodeSource:
-    """What episodes are drawn from."""
+    """What episodes are drawn from.
+
+    Attributes:
+        features: The features of all images.
+        plan: The episodes.
+        shots: The shots that are measured.
+        pool: The sizes of the images and of the episodes.
+        doubts: What these images are too few to say, in sentences.
+    """
 
     features: torch.Tensor
     plan: Plan
@@ -64,14 +78,14 @@ class EpisodeSource:
     @property
     def judged_on(self) -> str:
         """Where the queries come from: the examples at hand, or those held out."""
-        return "at hand" if self.pool.held_out is None else "held out"
+        return "at hand" if self.pool.held_out_images is None else "held out"
 
 
 def choose_episodes(case: AdviceCase) -> EpisodeSource:
-    """Return where to draw episodes from.
+    """Return what episodes are drawn from.
 
-    Queries are held-out examples where two classes have such, or else examples at hand, of other groups than the
-    support.
+    Queries are examples that were held out, where two classes or more have such. Otherwise they are examples at hand of
+    other groups than the support.
     """
     classes = np.flatnonzero(case.counts >= LEAST_EXAMPLES)
     if len(classes) < 2:
@@ -86,26 +100,26 @@ def choose_episodes(case: AdviceCase) -> EpisodeSource:
             "out of the curves."
         )
     if case.held_out is None:
-        return _draw_from(case, classes, doubts)
+        return _make_source(case, classes, doubts)
     is_tested = np.isin(classes, case.held_out.codes)
     if is_tested.sum() < 2:
         doubts.append("Fewer than two classes have examples held out: what is said is of the examples at hand.")
-        return _draw_from(case, classes, doubts)
+        return _make_source(case, classes, doubts)
     if untested := [case.class_names[place] for place in classes[~is_tested]]:
         doubts.append(
             f"{count_noun(len(untested), 'class', 'has')} no example held out ({list_first(untested)}): the curves are "
             "of the others, and of these classes only the examples at hand tell."
         )
-    return _draw_from(case, classes[is_tested], doubts, case.held_out)
+    return _make_source(case, classes[is_tested], doubts, case.held_out)
 
 
-def _draw_from(
-    case: AdviceCase, classes: np.ndarray, doubts: list[str], held_out: HeldOut | None = None
+def _make_source(
+    case: AdviceCase, classes: np.ndarray, doubts: list[str], held_out: HeldOutExamples | None = None
 ) -> EpisodeSource:
-    """Draw supports from the examples at hand; queries from those held out, or from other groups at hand."""
+    """Return a source of episodes of some classes, whose queries are held-out examples where these are given."""
     rows = np.isin(case.labels, classes)
     labels = np.searchsorted(classes, case.labels[rows])
-    features = case.features if rows.all() else case.features[torch.from_numpy(rows)]  # all may stay on a disk
+    features = case.features if rows.all() else case.features[torch.from_numpy(rows)]  # no copy, where all are drawn
     counts, way = case.counts[classes], len(classes) if case.way == "all" else case.way
     names, group, is_query, query_count = [case.class_names[place] for place in classes], None, None, None
     if held_out is not None:

@@ -24,17 +24,15 @@ MOST_PAIRS = 10  # pairs of classes that are named
 LEAST_VARIETY = 0.25
 MOST_COMPARED = 1_000_000  # examples among which equal ones are looked for: their keys take some 200 MB
 
-
-Batch = tuple[np.ndarray, Sequence[str], Sequence[Item], Sequence[float | None]]
-"""Features, labels, items and times of some examples."""
+Batch = tuple[np.ndarray, Sequence[str], Sequence[Item], Sequence[float | None]]  # features, labels, items, times
 
 
 class FitReport:
-    """Collects examples while they are learned.
+    """What `anyshot fit` and `add` say of the examples that they learn, which are collected meanwhile.
 
     Args:
         most: The most examples that will come. Their features are collected for the accuracy, unless they are too many.
-        classifier: A classifier whose examples are recognised when they come again.
+        classifier: A classifier that learns more; examples that it has already are counted as repeated.
         noun: What to call an example.
     """
 
@@ -106,7 +104,7 @@ class FitReport:
         return f"{accuracy.sentences} {test} {describe_calibration(*errors)}; {accepted}.{unknown}"
 
     def _doubt_variety(self, classifier: FewShotClassifier) -> str:
-        """Say that each class may be a single scene, where its examples differ much less than classes do."""
+        """Warn that each class may be a single scene, where examples of one differ much less than classes do."""
         exemplars = classifier.support_.exemplars
         if compute_distance_ratio(exemplars.vectors, exemplars.class_index) >= LEAST_VARIETY:
             return ""
@@ -164,7 +162,7 @@ def describe_conflicts(classifier: FewShotClassifier, folder: Path) -> str:
     )
 
 
-def describe_kept(classifier: FewShotClassifier) -> str:
+def describe_exemplar_accuracy(classifier: FewShotClassifier) -> str:
     """Return how accurate a changed classifier is on its exemplars; empty where that is not known, or takes long."""
     coverage = None if classifier.state_.is_large or len(classifier.classes_) < 2 else classifier.coverage_
     if coverage is None:

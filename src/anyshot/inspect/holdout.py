@@ -14,21 +14,27 @@ from anyshot.classify.calibration import calibration_error, calibration_error_by
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.keys import hash_rows
 from anyshot.errors import BadInput
-from anyshot.inspect.sections import Cell, Picture, Section, Table, as_text
+from anyshot.inspect.sections import Cell, ExampleCell, Section, Table, as_text
 from anyshot.text import list_first
 
 MOST_MISTAKES = 60  # mistakes that a page shows; all are in the JSON
 ENOUGH = 0.9  # share of the right answers that should be accepted: below, advice is given; not tuned
 PART = 1024  # examples that are classified at a time
-Share = tuple[float, float, float]
-"""A share, and the ends of its 95 % interval."""
+
+Share = tuple[float, float, float]  # a share, and the ends of its 95 % interval
 
 
 @dataclass(frozen=True)
 class ClassResult:
-    """One class of a test: the share of its examples that was recognised, and the mean probability of the class.
+    """How the examples of one class are classified.
 
-    What the others were taken for is in `taken_for`, the commonest first.
+    Attributes:
+        name: The class.
+        examples: The number of its examples.
+        right: How many of these are classified right.
+        recall: The share of these.
+        probability: The mean probability of the class for its examples.
+        taken_for: What the others are taken for, and how many, the commonest first.
     """
 
     name: str
@@ -41,7 +47,16 @@ class ClassResult:
 
 @dataclass(frozen=True)
 class Mistake:
-    """An example, by its place in the test, that was taken for another class, or for none of these (not `is_known`)."""
+    """An example that is classified wrongly.
+
+    Attributes:
+        place: Its place in the test.
+        name: What a person finds it by.
+        label: Its label.
+        taken_for: Its likeliest class.
+        probability: The probability of that class.
+        is_known: Whether it looks like one of the classes, rather than none of these.
+    """
 
     place: int
     name: str
@@ -53,34 +68,43 @@ class Mistake:
 
 @dataclass(frozen=True)
 class HoldoutResult:
-    """What a test found. Shares lie between 0 and 1."""
+    """What a test found. Shares lie between 0 and 1.
+
+    Attributes:
+        examples: The number of examples of classes that the classifier has; all shares but one are of these.
+        right: How many of them are classified right.
+        accuracy: The share of these.
+        calibration_error: The expected calibration error.
+        calibration_error_by_chance: What a perfectly calibrated classifier would show on as many examples.
+        accepted: Share of the examples that are not called none of these.
+        accepted_right: The same share of the examples whose likeliest class is right.
+        accepted_wrong: The same share of the mistakes, which may well be called none of these.
+        right_and_accepted: Share of the examples whose class `predict` names: classified right, and accepted.
+        classes: The result of each class that has examples here.
+        strangers: The number of examples of classes that the classifier does not have.
+        strangers_rejected: Share of the strangers that are called none of these.
+        absent: Classes of the classifier without an example here.
+        confused: What is taken for what, and how often, the commonest first.
+        mistakes: The examples that are classified wrongly, the surest first.
+        learned: Examples that the classifier learned from, as far as it still has them: they make the test too easy.
+    """
 
     examples: int
     right: int
     accuracy: Share
     calibration_error: float
     calibration_error_by_chance: float
-    """What a perfectly calibrated classifier would show on as many examples."""
     accepted: float
-    """Share of the examples that were not called none of these."""
     accepted_right: float
-    """The same share of the examples whose likeliest class is right."""
     accepted_wrong: float
-    """The same share of the mistakes, which may well be called none of these."""
     right_and_accepted: float
-    """Share of all examples whose class `predict` names: rightly classified, and not called none of these."""
     classes: list[ClassResult]
     strangers: int
-    """Examples of classes that the classifier does not have; they are not among the others."""
     strangers_rejected: float
     absent: list[str]
-    """Classes of the classifier without an example here."""
     confused: list[tuple[str, str, int]]
-    """What was taken for what, and how often, the commonest first."""
     mistakes: list[Mistake]
-    """The surest first."""
     learned: int
-    """Examples that the classifier learned from, as far as it still has them: they make the test too easy."""
 
     @property
     def acceptance(self) -> str:
@@ -139,7 +163,7 @@ class HoldoutResult:
         ]
         mistakes: list[list[Cell]] = [
             [
-                Picture(one.place, one.name),
+                ExampleCell(one.place, one.name),
                 one.label,
                 one.taken_for + ("" if one.is_known else " (or none of these)"),
                 f"{one.probability:.0%}",
@@ -167,37 +191,39 @@ def describe_calibration(error: float, by_chance: float) -> str:
     return f"Expected calibration error {error:.1%} (with this many examples {by_chance:.1%} would be chance alone)"
 
 
-def share(right: int, examples: int) -> Share:
+def compute_share(right: int, examples: int) -> Share:
     """Return a share with its 95 % interval (Clopper and Pearson 1934), for examples that were drawn one by one."""
     low, high = beta.ppf((0.025, 0.975), (right, right + 1), (examples - right + 1, examples - right))
     return right / examples, float(np.nan_to_num(low, nan=0.0)), float(np.nan_to_num(high, nan=1.0))
 
 
 def summarize_classes(
-    names: Sequence[str], owner: Int[np.ndarray, " example"], probabilities: Float[np.ndarray, "example class"]
+    names: Sequence[str], labels: Int[np.ndarray, " example"], probabilities: Float[np.ndarray, "example class"]
 ) -> list[ClassResult]:
     """Return how the examples of each class that has any are classified, by name.
 
     Args:
         names: The names of all classes.
-        owner: The class of each example.
-        probabilities: Those of the classes, for each example.
+        labels: The class of each example, counted from 0.
+        probabilities: Those of all classes, for each example.
     """
-    answer, results = probabilities.argmax(1), []
-    for place in sorted(np.unique(owner).tolist(), key=lambda place: names[place]):
-        members = owner == place
-        answers, examples = Counter(answer[members].tolist()), int(members.sum())
-        right = answers.pop(place, 0)
-        taken_for = [(names[other], times) for other, times in answers.most_common()]
-        probability = float(probabilities[members, place].mean())
-        results.append(ClassResult(names[place], examples, right, share(right, examples), probability, taken_for))
+    predicted, results = probabilities.argmax(1), []
+    for label in sorted(np.unique(labels).tolist(), key=lambda label: names[label]):
+        is_member = labels == label
+        counts, examples = Counter(predicted[is_member].tolist()), int(is_member.sum())
+        right = counts.pop(label, 0)
+        taken_for = [(names[other], times) for other, times in counts.most_common()]
+        probability = float(probabilities[is_member, label].mean())
+        results.append(
+            ClassResult(names[label], examples, right, compute_share(right, examples), probability, taken_for)
+        )
     return results
 
 
 def measure_holdout(
     classifier: FewShotClassifier, features: np.ndarray, labels: Sequence[Any], names: Sequence[str] = ()
 ) -> HoldoutResult:
-    """Classify labelled examples, and count.
+    """Classify labelled examples, and count the right answers and the mistakes.
 
     Args:
         classifier: A fitted classifier.
@@ -210,34 +236,34 @@ def measure_holdout(
     """
     classes, truth = classifier.classes_.astype(str).tolist(), [str(label) for label in labels]
     places = {name: place for place, name in enumerate(classes)}
-    owner = np.array([places.get(label, -1) for label in truth])
-    is_member = owner >= 0
+    codes = np.array([places.get(label, -1) for label in truth])
+    is_member = codes >= 0
     if not is_member.any():
         known, unknown = (list_first(sorted(set(group))) for group in (classes, truth))
         raise BadInput(f"no example is of a class that the classifier has: it has {known}, not {unknown}.")
     probabilities = classifier.predict_proba(features)
     is_known = np.concatenate([classifier.is_known(features[part]) for part in split_rows(len(features), PART)])
-    answer, sure = probabilities.argmax(1), probabilities.max(1)
-    right, wrong = answer == owner, is_member & (answer != owner)
+    predicted, confidence = probabilities.argmax(1), probabilities.max(1)
+    right, wrong = predicted == codes, is_member & (predicted != codes)
     mistakes = [
         Mistake(
             place,
             names[place] if len(names) else f"example {place}",
             truth[place],
-            classes[answer[place]],
-            round(float(sure[place]), 6),
+            classes[predicted[place]],
+            round(float(confidence[place]), 6),
             bool(is_known[place]),
         )
-        for place in sorted(np.flatnonzero(wrong).tolist(), key=lambda place: (-sure[place], place))
+        for place in sorted(np.flatnonzero(wrong).tolist(), key=lambda place: (-confidence[place], place))
     ]
-    results = summarize_classes(classes, owner[is_member], probabilities[is_member])
+    results = summarize_classes(classes, codes[is_member], probabilities[is_member])
     confused = [(one.name, other, times) for one in results for other, times in one.taken_for]
     keys = hash_rows(np.asarray(features).reshape(len(truth), -1))
     return HoldoutResult(
         examples=int(is_member.sum()),
         right=int(right.sum()),
-        accuracy=share(int(right.sum()), int(is_member.sum())),
-        calibration_error=calibration_error(probabilities[is_member], owner[is_member]),
+        accuracy=compute_share(int(right.sum()), int(is_member.sum())),
+        calibration_error=calibration_error(probabilities[is_member], codes[is_member]),
         calibration_error_by_chance=calibration_error_by_chance(probabilities[is_member]),
         accepted=float(is_known[is_member].mean()),
         accepted_right=_mean(is_known[right]),
@@ -254,4 +280,5 @@ def measure_holdout(
 
 
 def _mean(values: np.ndarray) -> float:
+    """Return the mean; 0 of no values."""
     return float(values.mean()) if len(values) else 0.0

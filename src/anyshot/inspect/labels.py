@@ -8,13 +8,13 @@ alike, where the own label is never out of the question. (docs/log/advice.md com
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.special import log_softmax
 
 from anyshot.classify.calibration import fit_scale
 from anyshot.classify.leave_one_out import LeaveOneOutScores
 from anyshot.inspect.case import AdviceCase
-from anyshot.inspect.sections import Section, Table, picture_cell
+from anyshot.inspect.sections import Section, Table, example_cell
 from anyshot.measure.groups import Labels
 from anyshot.text import count_noun
 
@@ -27,10 +27,13 @@ MOST_LISTED = 40  # examples in a table; all are in the JSON
 
 
 class Suspect(NamedTuple):
-    """An example whose label may be wrong.
+    """An example whose label may be wrong, with its probabilities when it is left out.
 
-    The logarithm of the probability of its own class is that of the example left out; `other` is the probability of the
-    class that it looks like.
+    Attributes:
+        image: The number of the example.
+        looks_like: Its likeliest class.
+        log_own: The logarithm of the probability of its own label.
+        other: The probability of the class that it looks like.
     """
 
     image: int
@@ -46,17 +49,17 @@ def find_label_errors(case: AdviceCase, left_out: LeaveOneOutScores) -> Section:
     (`mislabelled`), the numbers of all these (`suspects`), and pairs of classes with the share of their examples that
     is told from the other (`same_class`). Labels that a person has confirmed are not listed.
     """
-    image = np.flatnonzero(left_out.is_scored)
-    scores, owner = left_out.scores[image], left_out.labels[image]
+    images = np.flatnonzero(left_out.is_scored)
+    scores, labels = left_out.scores[images], left_out.labels[images]
     rows = [
         {
-            **case.describe(one.image),
-            "looks_like": case.class_names[one.looks_like],
-            "own_probability": float(np.exp(one.log_own)),
-            "probability": one.other,
+            **case.describe(suspect.image),
+            "looks_like": case.class_names[suspect.looks_like],
+            "own_probability": float(np.exp(suspect.log_own)),
+            "probability": suspect.other,
         }
-        for one in sorted(rank_suspects(scores, owner, image), key=lambda one: one.log_own)
-        if not case.is_confirmed[one.image]
+        for suspect in sorted(rank_suspects(scores, labels, images), key=lambda suspect: suspect.log_own)
+        if not case.is_confirmed[suspect.image]
     ]
     unlikely = [row for row in rows if row["own_probability"] <= UNLIKELY]
     sure = sorted((row for row in rows if row["probability"] >= SURE), key=lambda row: -row["probability"])
@@ -67,7 +70,7 @@ def find_label_errors(case: AdviceCase, left_out: LeaveOneOutScores) -> Section:
         "suspects": sorted(suspects),
         "same_class": [
             {"classes": [case.class_names[one], case.class_names[other]], "told_apart": share}
-            for one, other, share in find_same_classes(scores, owner)
+            for one, other, share in find_same_classes(scores, labels)
         ],
     }
     sentences, tables = _describe_suspects(list(suspects.values())) if suspects else (["None."], [])
@@ -83,7 +86,7 @@ def _describe_suspects(suspects: list[dict[str, Any]]) -> tuple[list[str], list[
     }
     cells = [
         [
-            picture_cell(row, row["looks_like"]),
+            example_cell(row, row["looks_like"]),
             row["label"],
             f"{row['own_probability']:.1g}",
             row["looks_like"],
@@ -101,33 +104,35 @@ def _describe_suspects(suspects: list[dict[str, Any]]) -> tuple[list[str], list[
     return sentences, [Table("", columns, cells)]
 
 
-def rank_suspects(scores: Float[np.ndarray, "image way"], owner: Labels, image: Labels) -> list[Suspect]:
+def rank_suspects(
+    scores: Float[np.ndarray, "image way"], labels: Labels, images: Int[np.ndarray, " image"]
+) -> list[Suspect]:
     """Return the images that are not recognised when left out, with the probability of their own label.
 
     Args:
         scores: Scores of the images that were left out.
-        owner: Their labels.
-        image: Their numbers.
+        labels: Their labels.
+        images: Their numbers.
     """
-    if not len(owner) or scores.shape[1] < 2:
+    if not len(labels) or scores.shape[1] < 2:
         return []
-    log_probability = log_softmax(fit_scale(scores, owner) * scores, axis=1)
+    log_probability = log_softmax(fit_scale(scores, labels) * scores, axis=1)
     best = log_probability.argmax(1)
-    rows = np.arange(len(owner))
-    own, other = log_probability[rows, owner], np.exp(log_probability[rows, best])
-    suspects = map(Suspect, image.tolist(), best.tolist(), own.tolist(), other.tolist())
-    return [suspect for suspect, is_wrong in zip(suspects, best != owner, strict=True) if is_wrong]
+    rows = np.arange(len(labels))
+    own, other = log_probability[rows, labels], np.exp(log_probability[rows, best])
+    suspects = map(Suspect, images.tolist(), best.tolist(), own.tolist(), other.tolist())
+    return [suspect for suspect, is_wrong in zip(suspects, best != labels, strict=True) if is_wrong]
 
 
-def find_same_classes(scores: Float[np.ndarray, "image way"], owner: Labels) -> list[tuple[int, int, float]]:
+def find_same_classes(scores: Float[np.ndarray, "image way"], labels: Labels) -> list[tuple[int, int, float]]:
     """Return pairs of classes whose images are hardly told apart when only these two are compared."""
     way = scores.shape[1]
     wins, draws = np.zeros((way, way)), np.zeros((way, way))
-    for label in np.unique(owner):
-        members = scores[owner == label]
+    for label in np.unique(labels):
+        members = scores[labels == label]
         wins[label] = (members[:, [label]] > members).sum(0)
         draws[label] = (members[:, [label]] == members).sum(0)
-    counts = np.bincount(owner, minlength=way)
+    counts = np.bincount(labels, minlength=way)
     # Of equal scores the second class is right, as `argmax` of a pair has it for one of the two orders.
     share = (wins + wins.T + draws.T) / np.maximum(counts + counts[:, None], 1)
     enough = np.minimum(counts, counts[:, None]) >= LEAST_COMPARED

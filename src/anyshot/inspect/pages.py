@@ -113,6 +113,7 @@ def render_test(result: HoldoutResult, jpegs: Jpegs, title: str) -> str:
 
 
 def _render(jpegs: Jpegs, **values: Any) -> str:
+    """Fill the template of both pages, with pictures, style and script inside."""
     css = files("anyshot.report").joinpath("page.css").read_text(encoding="utf-8")
     script = Path(__file__).with_name("review.js").read_text(encoding="utf-8")
     if review := values.get("review"):
@@ -126,7 +127,7 @@ def _render(jpegs: Jpegs, **values: Any) -> str:
 def draw_curves(advice: Advice) -> str:
     """Return an SVG of accuracy by shot with intervals; the forecast of the best head continues its curve, dashed."""
     rows = [{"head": head, **row} for head, curve in advice.curves.items() for row in curve]
-    forecast = forecast_rows(advice)
+    forecast = list_forecast_points(advice)
     most = max(row["shot"] for row in [*rows, *forecast])
     axis = alt.Axis(values=[2**power for power in range(most.bit_length())], format="d")
     x = alt.X("shot:Q", title="examples per class (shot)", scale=alt.Scale(type="log", base=2), axis=axis)
@@ -149,7 +150,7 @@ def draw_curves(advice: Advice) -> str:
     return vl_convert.vegalite_to_svg(apply_theme(alt.layer(*layers).properties(width=620, height=300)).to_json())
 
 
-def forecast_rows(advice: Advice) -> list[dict[str, Any]]:
+def list_forecast_points(advice: Advice) -> list[dict[str, Any]]:
     """Return the points of the forecast, from the last measured one on."""
     forecast = advice.forecasts.get(advice.best)
     if forecast is None:

@@ -1,4 +1,4 @@
-"""What `anyshot advise` (and `doctor --copies`) knows beyond features: pictures, capture times, and other networks."""
+"""What pictures add to advice: copies, capture times, thumbnails, and the accuracy of another network."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,22 +24,23 @@ ENOUGH = 0.9
 ReadPicture = Callable[[int], np.ndarray]
 
 
-def describe_pictures(
+def add_picture_options(
     examples: Source, embedder: Embedder, options: AdviceOptions, cache: FeatureCache | None = None
 ) -> AdviceOptions:
-    """Return options for `advise` with what the pictures tell: times, copies, and what another network would bring."""
-    more: AdviceOptions = {**options}
-    if examples.has_pictures:
-        more["times"] = [find_time(item) for item in examples.items]
-        more["picture"] = read_picture(examples, embedder)
-        if not embedder.name.startswith(DEFAULT_EMBEDDER):
-            more["other_features"] = lambda head, accuracy: (
-                None if accuracy >= ENOUGH else try_default_features(examples, head, options, cache)
-            )
-    return more
+    """Return the options of `advise` with those that need pictures: `times`, `picture` and `other_features`."""
+    if not examples.has_pictures:
+        return options
+    new: AdviceOptions = {**options}
+    new["times"] = [find_time(item) for item in examples.items]
+    new["picture"] = make_picture_reader(examples, embedder)
+    if not embedder.name.startswith(DEFAULT_EMBEDDER):
+        new["other_features"] = lambda head, accuracy: (
+            None if accuracy >= ENOUGH else try_default_features(examples, head, options, cache)
+        )
+    return new
 
 
-def read_picture(examples: Source, embedder: Embedder) -> ReadPicture:
+def make_picture_reader(examples: Source, embedder: Embedder) -> ReadPicture:
     """Return a function that reads the picture of an example, by its number, as the network sees it."""
 
     def read(image: int) -> np.ndarray:
@@ -55,7 +56,7 @@ def make_thumbnails(picture: ReadPicture | None, images: Iterable[int]) -> dict[
 
 
 def find_copies_in_store(store: Store, cache: FeatureCache | None = None) -> list[tuple[int, int]]:
-    """Return pairs of a store's pictures that are one, also cropped, turned or brighter, by the built-in network."""
+    """Return pairs of a store's pictures that are copies, also cropped, turned or brighter, by the built-in network."""
     embedder = load_embedder(DEFAULT_EMBEDDER)
     with progress(f"embedding {len(store.items)} pictures", float(len(store.items))) as advance:
         features = embedder.features(store.items, advance, cache)
@@ -84,12 +85,12 @@ def try_default_features(
     queries = max(1, min(SAMPLE_QUERIES, smallest // 3))
     shot = smallest - queries
 
-    def measure(features: np.ndarray, head: str, **more: Any) -> float:
-        evaluation = evaluate(features, labels[sample], head, [shot], len(classes), queries, SAMPLE_EPISODES, **more)
+    def measure(features: np.ndarray, head: str, **learned: Any) -> float:
+        evaluation = evaluate(features, labels[sample], head, [shot], len(classes), queries, SAMPLE_EPISODES, **learned)
         return float(evaluation.accuracies(head).mean() / 100)
 
     embedder = load_embedder(DEFAULT_EMBEDDER)
-    pictures = np.stack([read_picture(examples, embedder)(int(image)) for image in sample])
+    pictures = np.stack([make_picture_reader(examples, embedder)(int(image)) for image in sample])
     learned = {name: options[name] for name in ("parameters", "embed", "registry") if name in options}
     own = measure(examples.features[sample], head, **learned)
     other = measure(embedder.features(pictures, cache=cache), DEFAULT_HEAD)

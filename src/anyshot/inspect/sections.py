@@ -7,10 +7,16 @@ from typing import Any, NamedTuple
 MOST_PRINTED = 20  # rows of a table in a terminal; the page and the JSON have more
 
 
-class Picture(NamedTuple):
+class ExampleCell(NamedTuple):
     """An example in a table: shown where there is a picture of it, named elsewhere.
 
-    The label that it has, one that it may rather have, and its key are for a review (`anyshot.inspect.corrections`).
+    Attributes:
+        image: Its number.
+        name: What a person finds it by.
+        label: The label that it has; this and the rest are for a review (`anyshot.inspect.corrections`).
+        suggestion: The label that it may rather have.
+        key: Its key.
+        is_known: Whether it looks like one of the classes, rather than none of these.
     """
 
     image: int
@@ -19,10 +25,9 @@ class Picture(NamedTuple):
     suggestion: str = ""
     key: str = ""
     is_known: bool = True
-    """Whether it looks like one of the classes, rather than none of these."""
 
 
-Cell = str | Picture
+Cell = str | ExampleCell
 
 
 class Table(NamedTuple):
@@ -35,20 +40,26 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """What one step of advice says."""
+    """What one step of advice says.
+
+    Attributes:
+        title: The heading.
+        sentences: What the step has found, in words.
+        tables: What it has found, in tables.
+        doubts: What the data are too few to say, in sentences.
+        values: What it has found, by name: attributes of the advice, and entries of its JSON.
+    """
 
     title: str
     sentences: Sequence[str]
     tables: Sequence[Table] = ()
     doubts: Sequence[str] = ()
-    """What the data are too few to say, in sentences."""
     values: dict[str, Any] = field(default_factory=dict)
-    """What it says in numbers, by name: attributes of the advice, and entries of its JSON."""
 
 
-def picture_cell(row: dict[str, Any], suggestion: str = "") -> Picture:
+def example_cell(row: dict[str, Any], suggestion: str = "") -> ExampleCell:
     """Return the cell of an example that `AdviceCase.describe` describes."""
-    return Picture(row["image"], row["name"], row["label"], suggestion, row["key"])
+    return ExampleCell(row["image"], row["name"], row["label"], suggestion, row["key"])
 
 
 def as_text(headline: str, sections: Sequence[Section]) -> str:
@@ -80,12 +91,15 @@ def as_markdown(title: str, headline: str, sections: Sequence[Section]) -> str:
 
 
 def _to_strings(row: Sequence[Cell]) -> list[str]:
+    """Return the cells of a row as text, examples by their names."""
     return [cell if isinstance(cell, str) else cell.name for cell in row]
 
 
 def _escape(sentence: str) -> str:
+    """Return a sentence that Markdown shows as it is."""
     return "".join(f"\\{c}" if c in "\\`*_[]<>|" else c for c in sentence)
 
 
 def _to_row(cells: Sequence[str]) -> str:
+    """Return a row of a Markdown table."""
     return "| " + " | ".join(_escape(cell).replace("\n", " ") for cell in cells) + " |"

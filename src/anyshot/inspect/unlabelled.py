@@ -1,9 +1,9 @@
 """What to label next: unlabelled examples, ranked by how much their labels are expected to help.
 
 An unlabelled example u is covered by the nearest labelled one s as far as k(u, s) = exp(-|u - s|^2 / d), where d is the
-usual squared distance within a class, and counts the more the less its two likeliest classes differ in probability. The
-next example of the ranking is the one whose label would raise the sum of coverages most (uncertainty herding, Bae et
-al. 2024). benchmarks/labelling.py compares this with other rules and with random choice (docs/log/labelling.md).
+typical squared distance within a class. It counts the more, the less its two likeliest classes differ in probability.
+The next example of the ranking is the one whose label would raise the sum of coverages most (uncertainty herding, Bae
+et al. 2024). benchmarks/labelling.py compares this with other rules and with random choice (docs/log/labelling.md).
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.errors import BadInput
-from anyshot.inspect.sections import Cell, Picture, Section, Table
+from anyshot.inspect.sections import Cell, ExampleCell, Section, Table
 from anyshot.measure.groups import WithinClassDistance, unit_vectors
 from anyshot.measure.inputs import check_features, check_labels
 
@@ -61,34 +61,36 @@ def rank_unlabelled(
         BadInput: The features of labelled and unlabelled examples have different shapes, or there are not two classes.
     """
     x, pool = check_features(features), check_features(unlabelled)
-    names, owner = check_labels(labels, len(x))
+    names, codes = check_labels(labels, len(x))
     if x.shape[1:] != pool.shape[1:]:
         raise BadInput("labelled and unlabelled examples must have features of the same shape.")
     if len(names) < 2:
         raise BadInput("a ranking needs labelled examples of at least 2 classes.")
     if classifier is None:
-        classifier = FewShotClassifier().fit(x.numpy(), np.array(names)[owner])
+        classifier = FewShotClassifier().fit(x.numpy(), np.array(names)[codes])
     sample = np.sort(np.random.default_rng(0).permutation(len(pool))[:MOST_COMPARED])
     probabilities = classifier.predict_proba(pool.numpy()[sample])
     second, first = np.partition(probabilities, -2, axis=1)[:, -2:].T
     labelled = unit_vectors(x.numpy())
-    usual = WithinClassDistance.estimate(labelled, owner).distance or 1.0
+    scale = WithinClassDistance.estimate(labelled, codes).distance or 1.0
     units = unit_vectors(pool.numpy()[sample]).astype(np.float32)
     ranking = _herd(
-        _similarities(units, units, usual),
-        _similarities(units, labelled.astype(np.float32), usual).max(1),
+        _compute_similarities(units, units, scale),
+        _compute_similarities(units, labelled.astype(np.float32), scale).max(1),
         np.maximum(1 - first + second, LEAST_WEIGHT).astype(np.float32),
         most,
     )
     likeliest, is_known = classifier.classes_[probabilities.argmax(1)], classifier.is_known(pool.numpy()[sample])
-    return [RankedExample(int(sample[i]), str(likeliest[i]), float(first[i]), bool(is_known[i])) for i in ranking]
+    return [
+        RankedExample(int(sample[row]), str(likeliest[row]), float(first[row]), bool(is_known[row])) for row in ranking
+    ]
 
 
-def _similarities(
-    one: Float[np.ndarray, "one d"], other: Float[np.ndarray, "other d"], usual: float
+def _compute_similarities(
+    one: Float[np.ndarray, "one d"], other: Float[np.ndarray, "other d"], scale: float
 ) -> Float[np.ndarray, "one other"]:
-    """Return the Gaussian kernel of vectors of length one."""
-    return np.exp((2 * one @ other.T - 2) / np.float32(usual))
+    """Return the Gaussian kernel of vectors of length one; the scale is a squared distance."""
+    return np.exp((2 * one @ other.T - 2) / np.float32(scale))
 
 
 def _herd(
@@ -97,10 +99,16 @@ def _herd(
     weights: Float[np.ndarray, " example"],
     most: int,
 ) -> list[int]:
-    """Return the examples that raise the weighted sum of coverages most, one after the other.
+    """Choose greedily the examples that raise the weighted sum of coverages most, and return them in that order.
 
-    Of examples that raise it equally, such as copies, the first is taken: rounding, which differs between processors,
+    Of examples that raise it equally, such as copies, the first is chosen: rounding, which differs between processors,
     must not decide.
+
+    Args:
+        similarities: Those of all unlabelled examples to each other.
+        coverage: How far each is covered by the labelled examples.
+        weights: How much the coverage of each counts.
+        most: How many to return at most.
     """
     ranking: list[int] = []
     for _ in range(min(most, len(coverage))):
@@ -118,8 +126,8 @@ def describe_ranking(ranking: Sequence[RankedExample], names: Sequence[str]) -> 
         answer = [one.likeliest, f"{one.probability:.0%}"]
         if not one.is_known:
             answer = [f"none of these (nearest: {one.likeliest})", "-"]
-        picture = Picture(one.example, names[one.example], suggestion=one.likeliest, is_known=one.is_known)
-        rows.append([picture, *answer])
+        cell = ExampleCell(one.example, names[one.example], suggestion=one.likeliest, is_known=one.is_known)
+        rows.append([cell, *answer])
     sentences = [
         "Examples whose labels are expected to help most come first: unsure ones that are like many others, and unlike "
         "what is labelled or comes before them."
