@@ -9,6 +9,7 @@ from sklearn.preprocessing import normalize
 
 from anyshot import BadInput, FewShotClassifier, advise, evaluate
 from anyshot.classify.calibration import calibration_error
+from anyshot.classify.keys import hash_rows
 from anyshot.models import gaussian, logistic
 from anyshot.models.law import Examples
 
@@ -29,8 +30,8 @@ def digits(shot, queries=30, way=10, seed=0):
 def test_without_an_offset_the_weights_are_those_of_scikit_learn(way, shot):
     x, y, *_ = digits(shot, way=way)
     x, y = torch.from_numpy(normalize(x.astype(float))), torch.from_numpy(y)
-    strengths, members = (0.0, 1.0, 10.0), torch.ones(way, dtype=torch.bool)
-    rows = logistic.fit_weights(x, torch.zeros(len(x), way).double(), y, members, strengths)
+    strengths, is_refined = (0.0, 1.0, 10.0), torch.ones(way, dtype=torch.bool)
+    rows = logistic.fit_weights(x, torch.zeros(len(x), way).double(), y, is_refined, strengths)
     assert not rows[0].any()
     for weights, strength in zip(rows[1:], strengths[1:], strict=True):
         theirs = LogisticRegression(C=strength, fit_intercept=False, max_iter=5000, tol=1e-8).fit(x, y)
@@ -75,6 +76,15 @@ def test_with_two_examples_of_each_class_it_is_the_posterior():
     posterior, refined = (FewShotClassifier(head).fit(x, y) for head in ("posterior", "logistic"))
     np.testing.assert_allclose(refined.predict_proba(query), posterior.predict_proba(query), atol=1e-9)
     assert refined.coverage_ == posterior.coverage_
+
+
+def test_the_example_nearest_to_itself_is_itself():
+    """Weights belong to classes, and a class has another number of examples than there are classes."""
+    x, y, *_ = digits(16)
+    fitted = FewShotClassifier("logistic").fit(x, y)
+    vectors = fitted.vectors(x)
+    for row in (0, 16, 159):
+        assert fitted.nearest(vectors[row], y[row], k=1).tolist() == hash_rows(x[row : row + 1]).tolist()
 
 
 def test_it_is_ahead_of_the_posterior_with_many_examples_and_calibrated():

@@ -521,9 +521,13 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         with self._lock:
             support, head, exemplars = self.support_, self.head_, self.support_.exemplars
             is_member = exemplars.class_index == np.searchsorted(support.labels, label)
-            members = torch.from_numpy(exemplars.vectors[is_member])
-            prototypes = head.head.refined(members, torch.ones(len(members), dtype=torch.int64), head.parameters)
-            scores = head.score(head.transform(to_tensor(vector[None])), prototypes)[0]
+            query, members = to_tensor(vector[None]), torch.from_numpy(exemplars.vectors[is_member])
+            counts = torch.ones(len(members), dtype=torch.int64)
+            if head.head.couples and head.head.estimator is not None:  # Its parameters are of classes, not of examples.
+                scores = head.evidence(query, members, counts)[0]
+            else:
+                prototypes = head.head.refined(members, counts, head.parameters)
+                scores = head.score(head.transform(query), prototypes)[0]
         return exemplars.keys[is_member][scores.argsort(descending=True).numpy()[:k]]
 
     def at_shot(self, shot: int) -> "FewShotClassifier":
