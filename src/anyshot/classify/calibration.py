@@ -25,6 +25,7 @@ MOST_CALIBRATED = 1024  # classes that are calibrated; of more classes a sample 
 MOST_ESTIMATED = 16_384  # exemplars that a head with an estimator is fitted on
 LEAST_QUERIES = 512  # exemplars that are compared with all of very many classes, at least
 MOST_COMPARISONS = 1 << 26  # of exemplars with very many classes, unless LEAST_QUERIES takes more
+BINS = 15  # of the expected calibration error, as in Guo et al. 2017
 GUESSED_GAP = 4.0  # logit of a class over the mean of the others where nothing can be left out: e^4 to 1 is 98 %
 
 Scores = Float[np.ndarray, "image class"]
@@ -196,7 +197,7 @@ def guess_scale(bound_head: BoundHead, support: Support) -> float:
     return float(GUESSED_GAP / gap) if gap > np.finfo(float).eps * np.abs(scores).max() else 1.0
 
 
-def calibration_error(probabilities: Scores, labels: Int[np.ndarray, " image"], bins: int = 15) -> float:
+def calibration_error(probabilities: Scores, labels: Int[np.ndarray, " image"], bins: int = BINS) -> float:
     """Return the expected calibration error (Naeini et al. 2015).
 
     Images are put in bins of equal width by the probability of their best class. The error is the mean over images of
@@ -207,14 +208,14 @@ def calibration_error(probabilities: Scores, labels: Int[np.ndarray, " image"], 
     return float(np.abs(gaps).sum() / len(labels))
 
 
-def calibration_error_by_chance(probabilities: Scores, bins: int = 15) -> float:
+def calibration_error_by_chance(probabilities: Scores) -> float:
     """Return the calibration error that a perfectly calibrated classifier shows on average, on as many images.
 
     It is not 0, because the answers in a bin are right by chance more or less often than their probabilities say: the
     gap is about normal, with the variance of independent draws.
     """
     confidence = probabilities.max(1)
-    variances = np.bincount(_find_bins(confidence, bins), confidence * (1 - confidence), bins)
+    variances = np.bincount(_find_bins(confidence, BINS), confidence * (1 - confidence), BINS)
     return float(np.sqrt(2 / np.pi * variances.clip(0)).sum() / len(confidence))
 
 

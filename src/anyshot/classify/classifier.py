@@ -183,10 +183,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
         return load_folder(Path(path), registry)
 
-    def restore(self, support: Support, features: int) -> "FewShotClassifier":
+    def restore(self, support: Support, n_features: int) -> "FewShotClassifier":
         """Set a support that was fitted before, on rows of so many features, and return the classifier."""
-        self.positions_, self.n_features_in_ = self.positions or 1, features
-        self._prepare(features)
+        self.positions_, self.n_features_in_ = self.positions or 1, n_features
+        self._prepare(n_features)
         self.n_repeated_ = 0
         return self._set_support(support)
 
@@ -391,7 +391,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             raise BadInput(f"X has {X.shape[1]} positions, but the classifier was made for {self.positions_}.")
         return np.asarray(X).reshape(len(X), -1)
 
-    def _prepare(self, features: int) -> None:
+    def _prepare(self, n_features: int) -> None:
         """Check the arguments, and set all attributes that do not depend on the examples."""
         registry = self.registry or BUILTIN
         head, readout = registry.head(self.head), registry.check_readout(self.readout, self.head)
@@ -401,10 +401,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             raise BadInput(
                 f"calibration leaves one example out and needs another: keep 0, or at least 2, not {self.keep}."
             )
-        if features % self.positions_:
-            raise BadInput(f"rows of {features} numbers cannot hold {self.positions_} positions.")
+        if n_features % self.positions_:
+            raise BadInput(f"rows of {n_features} numbers cannot hold {self.positions_} positions.")
         self.embed_: Embed = look_up("embed", self.embed, EMBEDS) if self.embed else head.embed
-        blank = torch.zeros(1, self.positions_, features // self.positions_)
+        blank = torch.zeros(1, self.positions_, n_features // self.positions_)
         self.parameters_ = _to_tensors(self.parameters or untrained_parameters(self.head, blank, registry))
         self.fitted_: Parameters = {}
         self.apply_readout_ = Readout().applied  # The readout is fitted on vectors that no readout has changed.
@@ -412,8 +412,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         self.apply_readout_ = readout.applied
         self.learned_head_ = readout.bind(BoundHead(head, self.parameters_), self.fitted_)
         shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.fitted_.items())
-        unfit = f"what was fitted for {self.readout} ({shapes}) does not fit rows of {features} numbers: fit it anew."
-        with as_bad_input((RuntimeError, KeyError), unfit):
+        misfit = (
+            f"what was fitted for {self.readout} ({shapes}) does not fit rows of {n_features} numbers: fit it anew."
+        )
+        with as_bad_input((RuntimeError, KeyError), misfit):
             vectors = self.apply_readout_(self.embed_(blank.double(), self.parameters_), self.fitted_)
         self.vector_size_ = vectors.shape[1]
 

@@ -431,14 +431,14 @@ def build_support(
     sums, vectors, start = torch.zeros(0), list[Vectors](), 0
     rest_moment: Matrix | float = 0.0
     for part in parts:
-        double, here = torch.from_numpy(np.require(part, np.float64, "W")), slice(start, start + len(part))
+        float64, rows = torch.from_numpy(np.require(part, np.float64, "W")), slice(start, start + len(part))
         if not start:
             sums = torch.zeros(len(names), part.shape[1], dtype=torch.float64)
-        sums.index_add_(0, torch.from_numpy(class_index[here]), double)
-        vectors.append(part[is_exemplar[here]])
-        if has_scatter and not is_exemplar[here].all():
-            rest_moment = _moment(double.numpy()[~is_exemplar[here]], rest_moment)
-        start = here.stop
+        sums.index_add_(0, torch.from_numpy(class_index[rows]), float64)
+        vectors.append(part[is_exemplar[rows]])
+        if has_scatter and not is_exemplar[rows].all():
+            rest_moment = _moment(float64.numpy()[~is_exemplar[rows]], rest_moment)
+        start = rows.stop
     return Support.from_arrays(
         names,
         sums.numpy(),

@@ -79,7 +79,17 @@ def fit_curve(shots: Shots, accuracy: Float[np.ndarray, "*draw shot"], noise: fl
 
 @dataclass(frozen=True)
 class Forecast:
-    """The gains in accuracy of more examples per class over `now`, with a 95 % interval each."""
+    """The gains in accuracy that more examples per class are expected to bring.
+
+    Attributes:
+        now: Examples per class from which the gains are counted.
+        accuracy: The accuracy that the curve has there.
+        more: Numbers of further examples per class.
+        gain: The gain of each.
+        low: The lower end of its 95 % interval.
+        high: The upper end.
+        held_out: The check: shots that the fit had not seen, what it says of them, and what was measured.
+    """
 
     now: int
     accuracy: float
@@ -88,7 +98,6 @@ class Forecast:
     low: tuple[float, ...]
     high: tuple[float, ...]
     held_out: tuple[tuple[int, float, float], ...]
-    """The check: shots that the fit had not seen, what it says of them, and what was measured."""
 
     @property
     def error(self) -> float:
@@ -101,8 +110,8 @@ def forecast_gains(
 ) -> Forecast | None:
     """Extrapolate a shot curve from paired episodes; None where the shots are too few to fit one.
 
-    The interval is that of curves through redrawn episodes, as many as are worth independent ones. It is no narrower
-    than the error that the same fit made at held-out shots, or than so few images allow.
+    The interval is that of curves through redrawn episodes, of which each draw has as many as there are independent
+    ones. It is no narrower than the error that the same fit made at held-out shots, or than so few images allow.
     """
     if len(shots) < LEAST_SHOTS:
         return None
@@ -126,10 +135,13 @@ def forecast_gains(
 
 
 def _check_extrapolation(shots: Shots, accuracies: Accuracies, noise: float) -> tuple[tuple[int, float, float], ...]:
-    """Fit the smaller shots, predict those above half of the largest (as many as leave enough to fit)."""
-    seen = max(int((shots <= shots.max() / 2).sum()), LEAST_SHOTS)
-    curve, rest = fit_curve(shots[:seen], accuracies[:seen].mean(1), noise), shots[seen:]
-    return tuple(zip(rest.tolist(), curve(rest).tolist(), accuracies[seen:].mean(1).tolist(), strict=True))
+    """Fit a curve to the smaller shots, and return each larger shot with its forecast and its measured accuracy.
+
+    Larger shots are those above half of the largest, or fewer, so that LEAST_SHOTS are left to fit.
+    """
+    n_fitted = max(int((shots <= shots.max() / 2).sum()), LEAST_SHOTS)
+    curve, larger = fit_curve(shots[:n_fitted], accuracies[:n_fitted].mean(1), noise), shots[n_fitted:]
+    return tuple(zip(larger.tolist(), curve(larger).tolist(), accuracies[n_fitted:].mean(1).tolist(), strict=True))
 
 
 # ------------------------------------------------------------------------------------------------------ what it says
@@ -190,6 +202,7 @@ def expect_gains(
 
 
 def _forecast_all(source: EpisodeSource, accuracies: dict[str, np.ndarray], seed: int) -> dict[str, Forecast]:
+    """Return the forecast of each head that has enough shots for one."""
     pool, steps = source.pool, np.array(source.shots)
     more = tuple(sorted({step for step in MORE if step < pool.images} | {pool.images}))
     forecasts = {head: forecast_gains(steps, a, pool.images, more, pool, seed) for head, a in accuracies.items()}
@@ -197,7 +210,7 @@ def _forecast_all(source: EpisodeSource, accuracies: dict[str, np.ndarray], seed
 
 
 def _doubt_labels(values: dict[str, Any], examples: int) -> str:
-    """Return that labels are to be looked at first, where conflicts or suspects explain much of the errors."""
+    """Return the advice to check labels first, where conflicts or suspects explain much of the errors; else nothing."""
     conflicts, suspects, accuracy = values["conflicts"], len(values["suspects"]), values["left_out"].accuracy
     if not conflicts and (suspects < SUSPECT_SHARE * (1 - accuracy) * examples or accuracy >= LOW_ACCURACY):
         return ""
@@ -213,7 +226,7 @@ def _doubt_labels(values: dict[str, Any], examples: int) -> str:
 
 
 def _name_smallest(case: AdviceCase) -> str:
-    """Return which classes have too few examples for a forecast, and need some first."""
+    """Return the advice to add examples of the classes that have too few for a forecast; nothing if none has."""
     sizes = sorted(zip(case.counts.tolist(), case.class_names, strict=True))
     smallest = [f"{name} ({count})" for count, name in sizes if count <= LEAST_SHOTS]
     return f"Add examples of the smallest classes first: {list_first(smallest)}." if smallest else ""
@@ -222,7 +235,7 @@ def _name_smallest(case: AdviceCase) -> str:
 def _describe_features(
     case: AdviceCase, other: OtherFeatures | None, is_limit: bool, accuracy: float, doubling: float | None
 ) -> str:
-    """Return whether better features would bring more than more labels."""
+    """Return whether better features would bring more than more labels, in words; nothing where that is not known."""
     if other is not None:
         sample = f"on a sample ({other.way} classes, {other.shot} shots, {other.examples} examples) {other.backbone}"
         twice = "" if doubling is None else f"; twice the examples would bring {100 * doubling:+.1f}"
@@ -248,6 +261,7 @@ def _describe_features(
 
 
 def _describe_forecast(best: str, forecast: Forecast, *, is_at_hand: bool) -> tuple[list[str], list[Table]]:
+    """Return the forecast of the best head as sentences and a table."""
     sentences = [
         f"The curve of {best} says {forecast.accuracy:.1%} with {forecast.now} examples of every class (the median "
         f"class has as many) on {'examples of the same kind' if is_at_hand else 'examples like those held out'}. "
@@ -265,6 +279,7 @@ def _describe_forecast(best: str, forecast: Forecast, *, is_at_hand: bool) -> tu
 
 
 def _doubt_forecast(values: dict[str, Any], forecast: Forecast | None) -> list[str]:
+    """Return what the data are too few to say about gains."""
     if forecast is None:
         count, name = min(zip(values["counts"], values["class_names"], strict=True), key=lambda pair: pair[0])
         shots = values["shots"]

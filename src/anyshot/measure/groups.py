@@ -58,12 +58,15 @@ def unit_vectors(features: Float[np.ndarray, "example ..."]) -> Vectors:
 
 @dataclass(frozen=True)
 class WithinClassDistance:
-    """How far two examples of one class typically are from each other, and in how many dimensions they differ."""
+    """How far two examples of one class typically are from each other, and in how many dimensions they differ.
+
+    Attributes:
+        distance: The median squared distance, estimated from the distances to the class means.
+        dimensions: The effective number of dimensions, trace(C)^2 / trace(C^2) of the covariance C within classes.
+    """
 
     distance: float
-    """The median squared distance, estimated from the distances to the class means."""
     dimensions: float
-    """The effective number of dimensions, trace(C)^2 / trace(C^2) of the covariance C within classes."""
 
     @staticmethod
     def estimate(vectors: Vectors, labels: Labels) -> "WithinClassDistance":
@@ -134,7 +137,9 @@ class Groups:
         return int(sizes[sizes > 1].sum())
 
     def join(self, pairs: Pairs, kind: str, candidates: int) -> "Groups":
-        """Join groups that have examples of one pair; nothing where so few examples are in pairs that it may be chance.
+        """Return the groups, joined where a pair has examples of two; unchanged where the pairs may be chance.
+
+        Pairs of less than LEAST_SHARE of the candidates may be chance.
 
         Args:
             pairs: Examples that belong together.
