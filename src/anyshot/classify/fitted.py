@@ -241,9 +241,8 @@ class FittedState:
         n_affordable = max(calibration.LEAST_QUERIES, calibration.MOST_COMPARISONS // len(self.support))
         chosen = calibration.choose_queries(support, 0)
         chosen = chosen[self.remaining_counts[chosen] > 0]
-        chosen = chosen[
-            np.argsort(support.exemplars.keys[chosen], kind="stable")[: min(n_affordable, calibration.MOST_QUERIES)]
-        ]
+        order = np.argsort(support.exemplars.keys[chosen], kind="stable")
+        chosen = chosen[order[: min(n_affordable, calibration.MOST_QUERIES)]]
         group_sums, evidence = calibration.sum_groups(support, self.groups), np.zeros((len(chosen), 2))
         for block in split_rows(len(chosen), PART):
             part = chosen[block]

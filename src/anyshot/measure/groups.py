@@ -36,7 +36,7 @@ MOST_SECONDS = 30.0  # seconds between two photos of one group; set once, not tu
 LIMITS = (0.1, 0.2, 0.3, 0.45, 0.6, 0.7)
 NEAR = 0.3
 MANY = 0.4
-MANY_GROUPS = 0.7  # the same, of groups that are named or found by times: most scenes came with two calls
+MANY_GROUPS = 0.7  # the same, of groups that are named or found by times: most scenes were learned in two calls
 LEAST_SILHOUETTE = 0.35  # mean silhouette above which a grouping counts as one: of independent photos it is 0.1 to 0.3
 CHANCE = 0.01  # probability that an example has an independent one below NEAR
 PAIR_CHANCE = 0.05  # and that two independent examples are below a wider limit
@@ -163,8 +163,8 @@ def find_groups(
     """Find groups within classes, by times, and by similar vectors.
 
     Where the user has named groups, times do not count. A group that is named or found by times takes part in the
-    comparison of vectors as one example, its mean: different scenes stay apart, and a scene whose photos came in two
-    calls is still found. Classes of more than LARGEST_CLASS examples are left out of that comparison.
+    comparison of vectors as one example, its mean: different scenes stay apart, and a scene whose photos were
+    learned in two calls is still found. Classes of more than LARGEST_CLASS examples are left out of that comparison.
 
     Args:
         vectors: A vector per example; None for times alone.

@@ -28,7 +28,7 @@ def open_classifier(model: str, registry: Registry = BUILTIN) -> ImageClassifier
 def serve(
     model: str, host: str = "127.0.0.1", port: int = 8000, save: Path | None = None, registry: Registry = BUILTIN
 ) -> None:
-    """Serve until interrupted.
+    """Serve a classifier on a local web page and over HTTP until interrupted.
 
     Args:
         model: Folder of a classifier, or a backbone.
