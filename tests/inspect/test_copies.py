@@ -8,7 +8,8 @@ from helpers.networks import photo
 from PIL import Image, ImageEnhance
 
 from anyshot.data.pictures import FileBytes, capture_time
-from anyshot.inspect.copies import COPY_SIMILARITY, PictureSketch, compare_pictures, find_copies
+from anyshot.inspect.alignment import COPY_SIMILARITY, PictureSketch, compare_pictures
+from anyshot.inspect.copies import find_copies
 
 CHANGES = {
     "itself": lambda image: image,
