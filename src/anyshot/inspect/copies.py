@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from anyshot.inspect.alignment import COPY_SIMILARITY, PictureSketch, compare_pictures
 from anyshot.inspect.case import AdviceCase
-from anyshot.inspect.sections import Section, Table, example_cell
+from anyshot.inspect.sections import Cell, Section, Table, example_cell
 from anyshot.measure.groups import MOST_EXAMPLES, NEAR, Labels, Vectors, WithinClassDistance
 from anyshot.progress import OnProgress, no_progress
 from anyshot.text import count_noun
@@ -109,8 +109,8 @@ def estimate_seconds(case: AdviceCase) -> float:
 def find_duplicates(case: AdviceCase, progress: OnProgress) -> Section:
     """Find examples that are there twice, by their features and, where pictures are at hand, by these.
 
-    Pairs that a person has reviewed are not listed: those under two labels if both labels are confirmed, those in one
-    class if either is.
+    Its values are the pairs (`duplicates`), those under two labels first, and how many these are (`conflicts`). Pairs
+    that a person has reviewed are not listed.
     """
     pairs = find_copies(case.unit_vectors, case.labels, case.picture, progress)
     rows: list[dict[str, Any]] = [
@@ -121,26 +121,44 @@ def find_duplicates(case: AdviceCase, progress: OnProgress) -> Section:
             "conflict": bool(case.labels[one] != case.labels[other]),
         }
         for one, other, likeness in pairs
-        if case.is_confirmed[[one, other]].sum() <= (case.labels[one] != case.labels[other])
+        if not _is_reviewed(case, one, other)
     ]
     rows.sort(key=lambda row: not row["conflict"])
     conflicts, title = sum(row["conflict"] for row in rows), "The same example twice"
     values = {"duplicates": rows, "conflicts": conflicts}
     if not rows:
         return Section(title, ["No example is found twice."], values=values)
-    same = (
-        f"{'is' if len(rows) == 1 else 'are'} one, a copy (cropped, turned, brighter) or the same scene a moment later"
-    )
-    if case.picture is None:
-        same = "nearer than two of a class mostly are: copies, or nearly so"
-    sentences = [f"{count_noun(len(rows), 'pair')} of examples {same}."]
+    table = Table("", ["one", "other", "label", "alike"], [_make_row(row) for row in rows[:MOST_LISTED]])
+    sentences = _describe_duplicates(len(rows), conflicts, has_pictures=case.picture is not None)
+    return Section(title, sentences, [table], values=values)
+
+
+def _is_reviewed(case: AdviceCase, one: int, other: int) -> bool:
+    """Return whether a person has confirmed both labels of two examples; of two copies in one class one is enough."""
+    confirmed = case.is_confirmed[[one, other]]
+    return bool(confirmed.any() if case.labels[one] == case.labels[other] else confirmed.all())
+
+
+def _describe_duplicates(count: int, conflicts: int, *, has_pictures: bool) -> list[str]:
+    """Return how many pairs there are, and how many of them have two labels, in sentences."""
+    same = "nearer than two of a class mostly are: copies, or nearly so"
+    wrong = "one is wrong if they are copies"
+    if has_pictures:
+        same = (
+            f"{'is' if count == 1 else 'are'} one, a copy (cropped, turned, brighter) or the same scene a moment later"
+        )
+        wrong = "at least one is wrong"
+    sentences = [f"{count_noun(count, 'pair')} of examples {same}."]
     if conflicts:
-        wrong = "at least one is wrong" if case.picture is not None else "one is wrong if they are copies"
         sentences.append(f"{conflicts} of them {'has' if conflicts == 1 else 'have'} two labels, of which {wrong}.")
-    listed = []
-    for row in rows[:MOST_LISTED]:
-        one, other, is_conflict = row["one"], row["other"], row["conflict"]
-        cells = [example_cell(one, other["label"] * is_conflict), example_cell(other, one["label"] * is_conflict)]
-        label = f"{one['label']} or {other['label']}?" if is_conflict else one["label"]
-        listed.append([*cells, label, f"{row['likeness']:.0%}"])
-    return Section(title, sentences, [Table("", ["one", "other", "label", "alike"], listed)], values=values)
+    return sentences
+
+
+def _make_row(duplicate: dict[str, Any]) -> list[Cell]:
+    """Return a pair as a row of the table; where it has two labels, each example may rather have the other's."""
+    one, other = duplicate["one"], duplicate["other"]
+    likeness = f"{duplicate['likeness']:.0%}"
+    if not duplicate["conflict"]:
+        return [example_cell(one), example_cell(other), one["label"], likeness]
+    cells = example_cell(one, other["label"]), example_cell(other, one["label"])
+    return [*cells, f"{one['label']} or {other['label']}?", likeness]

@@ -1,6 +1,7 @@
 """Steps: which head, by its accuracy at each shot on the same episodes; and whether logistic regression is better."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from scipy.stats import t as student_t
@@ -67,17 +68,26 @@ def measure_curves(
 def compare_heads(case: AdviceCase, source: EpisodeSource, accuracies: dict[str, np.ndarray]) -> Section:
     """Choose the head for the shots that are expected.
 
-    Its values are `class_names` and `counts` of the classes that are drawn into episodes; `way`, `queries`, `episodes`
-    and `shots` of these; `curves`, by head the shot, the accuracy and its 95 % interval (low, high), from 0 to 1;
-    `best`, the head that is recommended for the shots that are expected (`expected_shots`); `robust`, the head whose
-    largest shortfall from the highest accuracy at any of these shots is smallest; `lead`, that of the best head over
-    each other one on the same episodes (below 0 where the other was more accurate), with half of its 95 % interval; and
-    `judged_on`, what all was measured on.
+    Args:
+        case: The examples.
+        source: What episodes were drawn from.
+        accuracies: The accuracies of each head, by shot and episode.
+
+    Returns:
+        The section, whose values are
+        `class_names` and `counts` of the classes that are drawn into episodes;
+        `way`, `queries`, `episodes` and `shots` of these;
+        `curves`, by head the shot, the accuracy and its 95 % interval (low, high), from 0 to 1;
+        `best`, the head that is recommended for the shots that are expected (`expected_shots`);
+        `robust`, the head whose largest shortfall from the highest accuracy at any of these shots is smallest;
+        `lead`, that of the best head over each other one on the same episodes (below 0 where the other was more
+        accurate), with half of its 95 % interval;
+        `judged_on`, where the queries come from.
     """
-    shots, steps, pool = source.shots, np.array(source.shots), source.pool
+    shots, pool = source.shots, source.pool
     expected = sorted({min(shots, key=lambda step: (abs(step - shot), step)) for shot in case.shots}) or shots
     places = [shots.index(shot) for shot in expected]
-    half_widths = {head: pool.half_widths(a, steps) for head, a in accuracies.items()}
+    half_widths = {head: pool.half_widths(a, np.array(shots)) for head, a in accuracies.items()}
     means = {head: a.mean(1)[places] for head, a in accuracies.items()}
     top = np.max(list(means.values()), 0)
     robust = min(means, key=lambda head: float((top - means[head]).max()))
@@ -85,13 +95,7 @@ def compare_heads(case: AdviceCase, source: EpisodeSource, accuracies: dict[str,
     lead = _measure_leads(best, source, accuracies, places)
     classes = np.flatnonzero(case.counts >= LEAST_EXAMPLES)
     counts: list[int] = case.counts[classes].tolist()
-    curves = {
-        head: [
-            {"shot": shot, "accuracy": mean, "low": max(mean - half, 0.0), "high": min(mean + half, 1.0)}
-            for shot, mean, half in zip(shots, a.mean(1).tolist(), half_widths[head].tolist(), strict=True)
-        ]
-        for head, a in accuracies.items()
-    }
+    curves = {head: _list_points(shots, a.mean(1), half_widths[head]) for head, a in accuracies.items()}
     cells = [
         [head, *(f"{100 * row['accuracy']:.1f} ± {50 * (row['high'] - row['low']):.1f}" for row in curve)]
         for head, curve in curves.items()
@@ -120,6 +124,14 @@ def compare_heads(case: AdviceCase, source: EpisodeSource, accuracies: dict[str,
     table = Table("", ["accuracy at shot", *map(str, shots)], cells)
     sentences = _describe_choice(best, robust, lead, expected, _describe_basis(case, source, counts))
     return Section("Which head", sentences, [table], doubts, values)
+
+
+def _list_points(shots: list[int], means: np.ndarray, half_widths: np.ndarray) -> list[dict[str, Any]]:
+    """Return the points of a curve: each shot with its accuracy and the 95 % interval of that."""
+    return [
+        {"shot": shot, "accuracy": mean, "low": max(mean - half, 0.0), "high": min(mean + half, 1.0)}
+        for shot, mean, half in zip(shots, means.tolist(), half_widths.tolist(), strict=True)
+    ]
 
 
 def _choose_head(default: str, source: EpisodeSource, accuracies: dict[str, np.ndarray], places: list[int]) -> str:
@@ -153,6 +165,7 @@ def _describe_basis(case: AdviceCase, source: EpisodeSource, counts: list[int]) 
 def _describe_choice(
     best: str, robust: str, lead: dict[str, tuple[float, float]], expected: list[int], basis: str
 ) -> list[str]:
+    """Return which head to use, and how far it is ahead of each other one, in sentences."""
     if not lead:
         return [f"Only {best} was tried {basis}."]
     over = f"at {', '.join(map(str, expected))} {'shot' if expected == [1] else 'shots'} {basis}"

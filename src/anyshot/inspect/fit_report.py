@@ -59,10 +59,10 @@ class FitReport:
             name = item.name
             if len(self._first) < MOST_COMPARED:
                 self._first.setdefault(key, (name, label))
-            first, other = self._first.get(key, (name, label))
-            if first != name:
-                repeats = self._repeats if other == label else self._conflicts
-                repeats.append(f"{name} is {first or f'one of {other} before'}")
+            first_name, first_label = self._first.get(key, (name, label))
+            if first_name != name:
+                repeats = self._repeats if first_label == label else self._conflicts
+                repeats.append(f"{name} is {first_name or f'one of {first_label} before'}")
         if self._batches is not None:
             self._batches.append((features, labels, items, times))
 
