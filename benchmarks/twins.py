@@ -1,11 +1,11 @@
 """Photos that are present twice, and scenes of several frames: are genuine new photos refused, are stated numbers true?
 
-    python benchmarks/twins.py --data FOLDER [--draws 5] [--parts twins scenes]
+    python benchmarks/twins.py --data FOLDER [--draws 5] [--parts twins scenes] [--split val]
 
 FOLDER has cub84.npz, mini32.npz and grocery.zip (docs/data.md). Of 16 validation classes of CUB (birds) or of
-mini-ImageNet (things), or 16 classes of the groceries' training folder, 15 photos each are learned and 15 others asked;
-a share of the learned ones has a twin, which is the photo cropped by two pixels on each side and encoded again.
-`reject` is 0.05. For each head and share, each on the new photos and as the classifier states it from its examples when
+mini-ImageNet (things), or 16 classes of the groceries' training folder (`--split train`: 16 training classes of birds
+and things, which nothing was chosen on), 15 photos each are learned and 15 others asked; a share of the learned ones
+has a twin, which is the photo cropped by two pixels on each side and encoded again. `reject` is 0.05. For each head and share, each on the new photos and as the classifier states it from its examples when
 they are left out: the share refused, the expected calibration error, the accuracy, and by how much the mean probability
 of the answers is above it. All are of the answers of all draws together, for the calibration error of few answers is
 too large by chance; 95 % intervals are over draws (jackknife). Last, the largest share refused in one draw.
@@ -107,16 +107,16 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=5, help="two or more")
     parser.add_argument("--parts", nargs="+", choices=("twins", "scenes"), default=("twins", "scenes"))
+    parser.add_argument("--split", choices=("val", "train"), default="val")
     asked = parser.parse_args()
     embedder = load_embedder("efficientnet-lite0:160")
-    files, codes = groceries(asked.data / "grocery.zip", "train")()
-    large = [label for label in np.unique(codes) if (codes == label).sum() >= 2 * LEARNED][:CLASSES]
-    chosen = [place for label in large for place in np.flatnonzero(codes == label)[: 2 * LEARNED]]
-    sets = {
-        "birds": images_of(asked.data / "cub84.npz", "val", CLASSES, 2 * LEARNED)()[0],
-        "groceries": np.stack([embedder.crop_square(files[place]) for place in chosen]),
-        "things": images_of(asked.data / "mini32.npz", "val", CLASSES, 2 * LEARNED)()[0],
-    }
+    packed = {"birds": "cub84.npz", "things": "mini32.npz"}
+    sets = {name: images_of(asked.data / file, asked.split, CLASSES, 2 * LEARNED)()[0] for name, file in packed.items()}
+    if asked.split == "val":
+        files, codes = groceries(asked.data / "grocery.zip", "train")()
+        large = [label for label in np.unique(codes) if (codes == label).sum() >= 2 * LEARNED][:CLASSES]
+        chosen = [place for label in large for place in np.flatnonzero(codes == label)[: 2 * LEARNED]]
+        sets["groceries"] = np.stack([embedder.crop_square(files[place]) for place in chosen])
     for name, images in sets.items():
         if "twins" in asked.parts:
             both = [embedder.features(x) for x in (images, np.stack([make_twin(one) for one in images]))]
