@@ -5,10 +5,11 @@
 FOLDER has cub84.npz, mini32.npz and grocery.zip (docs/data.md). Of 16 validation classes of CUB (birds) or of
 mini-ImageNet (things), or 16 classes of the groceries' training folder (`--split train`: 16 training classes of birds
 and things, which nothing was chosen on), 15 photos each are learned and 15 others asked; a share of the learned ones
-has a twin, which is the photo cropped by two pixels on each side and encoded again. `reject` is 0.05. For each head and share, each on the new photos and as the classifier states it from its examples when
-they are left out: the share refused, the expected calibration error, the accuracy, and by how much the mean probability
-of the answers is above it. All are of the answers of all draws together, for the calibration error of few answers is
-too large by chance; 95 % intervals are over draws (jackknife). Last, the largest share refused in one draw.
+has a twin, which is the photo cropped by two pixels on each side and encoded again. `reject` is 0.05. For each head
+and share, each on the new photos and as the classifier states it from its examples when they are left out: the share
+refused, the expected calibration error, the accuracy, and by how much the mean probability of the answers is above it.
+All are of the answers of all draws together, for the calibration error of few answers is too large by chance; 95 %
+intervals are over draws (jackknife). Last, the largest share refused in one draw.
 
 Scenes: of 12 classes drawn from these 16, 5 photos each are scenes of 4 frames, and the 25 others are asked. A frame
 is the photo cropped and with other brightness and contrast, each by up to 10, 20, 35 or 40 %, with 35 % also turned by
