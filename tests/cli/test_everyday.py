@@ -139,6 +139,15 @@ def test_top_is_columns_of_a_csv_and_answers_go_to_a_file(here, monkeypatch):
     assert len(run("anyshot predict model paths.csv --format csv", monkeypatch).out.splitlines()) == 25
 
 
+@pytest.mark.parametrize("ending", ["csv", "json"])
+def test_the_ending_of_the_file_chooses_the_format_of_answers(ending, here, monkeypatch):
+    expected = run(f"anyshot predict model photos --format {ending}", monkeypatch).out
+    run(f"anyshot predict model photos -o answers.{ending}", monkeypatch)
+    assert Path(f"answers.{ending}").read_text() == expected
+    run(f"anyshot predict model photos --format table -o answers.{ending}", monkeypatch)
+    assert "─" in Path(f"answers.{ending}").read_text()
+
+
 def test_none_of_these_has_no_probability(here, monkeypatch):
     """What the classes have among each other would be read as the probability of none of them."""
     run("anyshot fit photos --model run --reject 0.7 -o strict", monkeypatch)

@@ -40,13 +40,15 @@ from anyshot.tables import round_row, to_csv, write_table
 from anyshot.text import count_noun, to_one_line, to_printable
 
 Format = Literal["table", "csv", "json"]
+BY_ENDING: dict[str, Format] = {".csv": "csv", ".json": "json"}
 Answer = dict[str, Any]
 
 
 def predict_sources(
-    model: Path, sources: Sequence[Path], options: ReadOptions, format: Format, top: int | None, out: Path | None
+    model: Path, sources: Sequence[Path], options: ReadOptions, format: Format | None, top: int | None, out: Path | None
 ) -> str:
     """Classify all that the sources hold; the arguments are those of the verb."""
+    format = format or BY_ENDING.get(out.suffix.lower() if out is not None else "", "table")
     if top is None:
         top = 1 if format == "csv" else 3
     if top < 1:
