@@ -273,6 +273,26 @@ def test_what_was_made_with_another_backbone_does_not_merge(here, monkeypatch):
     assert (done.code, "same backbone" in done.err) == (2, True)
 
 
+def test_features_of_another_size_are_told_with_both_sizes(tmp_path, monkeypatch):
+    """Before anything is computed or written, in the words of the user's files."""
+    monkeypatch.chdir(tmp_path)
+    labels = np.repeat(list("abc"), 6)
+    for name, size in (("x", 12), ("short", 5)):
+        np.savez(f"{name}.npz", features=np.random.default_rng(0).normal(size=(18, size)), labels=labels)
+    assert run("anyshot fit x.npz -o made", monkeypatch).code == 0
+    why = "short.npz has features of 5 numbers, and the classifier learned from 12 each."
+    for words in ("predict made short.npz", "test made short.npz", "add made short.npz -o more"):
+        done = run(f"anyshot {words}", monkeypatch)
+        assert (done.code, why in done.err) == (2, True), done.err
+    assert why in run("anyshot remove made --examples short.npz", monkeypatch).err
+    held_out = run("anyshot advise x.npz --holdout short.npz", monkeypatch).err
+    assert "the examples held out have 5 numbers each, those at hand 12." in held_out
+    ranked = run("anyshot advise x.npz --unlabelled short.npz", monkeypatch).err
+    assert "the labelled have 12 numbers each, the unlabelled 5." in ranked
+    assert "comparing heads" not in ranked
+    assert sorted(path.name for path in Path().iterdir()) == ["made", "short.npz", "x.npz"]
+
+
 def test_own_embeddings_go_through_every_verb(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)

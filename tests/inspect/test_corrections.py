@@ -380,7 +380,7 @@ def test_rankings_cover_what_is_not_labelled():
     assert places.index(25) < 6
     assert places.index(40) > 20  # of two copies the first is ranked, and the other comes late
     assert {one.example // 10 for one in rank_unlabelled(X, y, pool, most=5)} >= {2, 3}  # a head that is always sure
-    with pytest.raises(BadInput, match="same shape"):
+    with pytest.raises(BadInput, match="same shape: the labelled have 6 numbers each, the unlabelled 5"):
         rank_unlabelled(X, y, pool[:, :5])
     with pytest.raises(BadInput, match="at least 2 classes"):
         rank_unlabelled(X, ["a"] * 12, pool)
