@@ -375,6 +375,10 @@ def test_rankings_cover_what_is_not_labelled():
     ranking = rank_unlabelled(X, y, pool, classifier=FewShotClassifier("cosine-proto").fit(X, y))
     assert {one.example // 10 for one in ranking[:6]} == {2, 3}
     assert sorted(one.example for one in ranking) == list(range(41))
+    names = [f"{number}.jpg" for number in range(41)]
+    assert "come first: unsure" in describe_ranking(ranking, names).sentences[0]
+    some = describe_ranking(ranking[:3], names).sentences[0]
+    assert "come first (3 of 41; when these are labelled, rank anew): unsure" in some
     assert all(one.likeliest in ("a", "b") and 0.5 <= one.probability <= 1 for one in ranking)
     places = [one.example for one in ranking]
     assert places.index(25) < 6

@@ -129,11 +129,12 @@ def describe_ranking(ranking: Sequence[RankedExample], names: Sequence[str]) -> 
             answer = [f"none of these (nearest: {one.likeliest})", "-"]
         picture = Picture(one.example, names[one.example], suggestion=one.likeliest, is_known=one.is_known)
         rows.append([picture, *answer])
+    part = f" ({len(ranking)} of {len(names)}; when these are labelled, rank anew)" if len(ranking) < len(names) else ""
     sentences = [
-        "Examples whose labels are expected to help most come first: unsure ones that are like many others, and unlike "
-        "what is labelled or comes before them."
+        f"Examples whose labels are expected to help most come first{part}: unsure ones that are like many others, and "
+        "unlike what is labelled or comes before them."
     ]
     if strangers := sum(not one.is_known for one in ranking):
         look = "looks" if strangers == 1 else "look"
-        sentences.append(f"{strangers} of these {look} like none of the classes: leave out those that are none.")
+        sentences.append(f"{strangers} of these {look} like none of the classes: leave out those that are of none.")
     return Section("What to label next", sentences, [Table("", ["example", "likeliest", "probability"], rows)])
