@@ -220,16 +220,25 @@ def remove_classes_or_examples(
         raise BadInput("name classes to remove, or examples: --examples FILES, or --corrections TABLE.")
 
     def remove(classifier: Classifier) -> str:
+        before = list(_labels_by_name(classifier))
         if corrections:
             decisions = [one for table in corrections for one in read_corrections(table) if one.decision != "keep"]
-            return _correct(classifier, decisions, examples, options.open_cache())
+            return _correct(classifier, decisions, examples, options.open_cache()) + _name_gone(before, classifier)
         if examples:
-            return _remove_examples(classifier, examples, of, options.open_cache())
+            done = _remove_examples(classifier, examples, of, options.open_cache())
+            return done + _name_gone(before, classifier)
         labels = _labels_by_name(classifier)
         classifier.remove([look_up("class", name, labels) for name in names])
         return f"{count_noun(len(set(names)), 'class')} removed"
 
     return _change_classifier(model, out, options.registry(), remove)
+
+
+def _name_gone(before: Sequence[str], classifier: Classifier) -> str:
+    """Return which classes went with their last examples, as the end of a sentence; empty where none did."""
+    gone = [name for name in before if name not in _labels_by_name(classifier)]
+    has, is_ = ("has", "is") if len(gone) == 1 else ("have", "are")
+    return f"; {list_first(gone, MOST_NAMES)} {has} none left and {is_} gone" if gone else ""
 
 
 def _labels_by_name(classifier: Classifier) -> dict[str, Any]:
