@@ -258,6 +258,19 @@ def test_decisions_on_the_page_become_a_table(browser, tmp_path):
 
 
 @needs_browser
+def test_numbers_stay_on_one_line_where_a_table_is_wider_than_the_screen(browser, tmp_path):
+    X, y = data(images=12)
+    page_file = tmp_path / "advice.html"
+    page_file.write_text(render_advice(advise(X, y, ["cosine-proto", "proto"], episodes=20)), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(page_file.as_uri())
+    row = page.locator("table", has_text="accuracy at shot").locator("tr", has_text="cosine-proto")
+    line = row.locator("td").first.evaluate("cell => parseFloat(getComputedStyle(cell).lineHeight)")
+    assert row.bounding_box()["height"] < 2 * line
+    page.close()
+
+
+@needs_browser
 def test_decisions_outlast_a_reload_of_their_page_alone(browser, tmp_path):
     advice, said = evil_advice(), []
     for name, source in (("one", "photos"), ("other", "more photos")):
