@@ -428,6 +428,8 @@ def test_pictures_that_are_none(tmp_path):
     assert made.classifier.support_.counts.tolist() == [4, 4, 4]
     with pytest.raises(BadInput, match=r"text.png cannot be read as an image"):
         made.predict([folder / "red" / "text.png"])
+    with pytest.raises(BadInput, match="red cannot be read as an image: it is a folder; name the pictures in it"):
+        made.predict(folder / "red")
     with pytest.raises(BadInput, match=r"there is no file nowhere\.png"):
         made.predict("nowhere.png")
     with pytest.raises(BadInput, match="2 pictures and 1 labels"):

@@ -21,6 +21,7 @@ from PIL import Image
 
 from anyshot import BadInput, FewShotClassifier, ImageClassifier
 from anyshot.classify.keys import hash_rows
+from anyshot.measure.groups import find_groups
 
 POOL = np.random.default_rng(0).normal(size=(24, 32))  # rows of fewer numbers are not recognised as float16
 PAIRS = st.lists(st.tuples(st.integers(0, 23), st.sampled_from("abc")), min_size=1, max_size=8)
@@ -255,6 +256,18 @@ def test_new_scenes_are_not_refused_because_frames_of_a_scene_are_alike(head, d,
         fitted = FewShotClassifier(head).fit(*frames(rng, centres, scenes=6, size=4, differ=differ))
         rejected.append(1 - fitted.is_known(frames(rng, centres, scenes=30, size=1)[0]).mean())
     assert np.mean(rejected) < 0.09
+
+
+def test_a_frame_unlike_its_siblings_is_left_out_with_them():
+    """Alone it would be recognised by the others of its scene; a scene of its own, farther away, is left as it is."""
+    rng = np.random.default_rng(0)
+    X, y = frames(rng, 1.2 * rng.normal(size=(10, 64)), scenes=6, size=4, differ=0.4)
+    scene = np.arange(len(X)) // 4
+    found = find_groups(X, y).group
+    is_together = (found[:, None] == found) & (scene[:, None] == scene)
+    assert (is_together.sum(1) > 1).mean() > 0.98  # 84 % if frames stayed alone
+    far = X[:1] + 3 * rng.normal(size=(1, 64))
+    assert (find_groups(np.concatenate([X, far]), np.append(y, 0)).group[-1] != found).all()
 
 
 def test_a_class_of_one_group_is_not_judged_and_nothing_is_rejected_for_it(tmp_path):

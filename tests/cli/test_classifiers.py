@@ -457,11 +457,14 @@ def test_features_of_another_shape_are_bad_input(saved, monkeypatch):
     np.savez("wide.npz", features=np.ones((4, 99), np.float32), labels=["a", "a", "b", "b"])
     for command, words in (
         ("predict made", "there are no examples to classify"),
-        ("predict made wide.npz", "X has 99 features"),
+        ("predict made wide.npz", "wide.npz has features of 99 numbers, and the classifier learned from 4 each"),
         ("predict made x.npz wide.npz", "not all of one shape"),
-        ("test made wide.npz", "X has 99 features"),
-        ("add made wide.npz", "X has 99 features"),
-        ("remove made --examples wide.npz", "X has 99 features"),
+        ("test made wide.npz", "wide.npz has features of 99 numbers, and the classifier learned from 4 each"),
+        ("add made wide.npz", "wide.npz has features of 99 numbers, and the classifier learned from 4 each"),
+        (
+            "remove made --examples wide.npz",
+            "wide.npz has features of 99 numbers, and the classifier learned from 4 each",
+        ),
         ("remove made --examples x.npz wide.npz", "not all of one shape"),
     ):
         done = run(f"anyshot {command}", monkeypatch)

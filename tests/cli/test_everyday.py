@@ -139,6 +139,15 @@ def test_top_is_columns_of_a_csv_and_answers_go_to_a_file(here, monkeypatch):
     assert len(run("anyshot predict model paths.csv --format csv", monkeypatch).out.splitlines()) == 25
 
 
+@pytest.mark.parametrize("ending", ["csv", "json"])
+def test_the_ending_of_the_file_chooses_the_format_of_answers(ending, here, monkeypatch):
+    expected = run(f"anyshot predict model photos --format {ending}", monkeypatch).out
+    run(f"anyshot predict model photos -o answers.{ending}", monkeypatch)
+    assert Path(f"answers.{ending}").read_text() == expected
+    run(f"anyshot predict model photos --format table -o answers.{ending}", monkeypatch)
+    assert "─" in Path(f"answers.{ending}").read_text()
+
+
 def test_none_of_these_has_no_probability(here, monkeypatch):
     """What the classes have among each other would be read as the probability of none of them."""
     run("anyshot fit photos --model run --reject 0.7 -o strict", monkeypatch)
@@ -185,6 +194,14 @@ def test_one_is_no_plural(here, monkeypatch):
     assert "3 classes, 1 picture each." in run("anyshot fit single --model run -o single-model", monkeypatch).out
     out = run("anyshot add single-model photos/red/3.png --to red", monkeypatch).out
     assert "1 example of 1 class added; 3 classes now, 1 to 2 examples each." in out
+    for name in ("green", "blue"):
+        shutil.rmtree(here / "single" / name)
+    pictures(here / "strange", images=1, seed=1)
+    (here / "strange" / "red").rename(here / "single" / "mauve")
+    said = run("anyshot test single-model single", monkeypatch).out
+    assert "of 1 example of 1 class. Mean over the classes" in said
+    assert "1 example of other classes is not counted" in said
+    assert "1 of the examples is among those that the classifier learned from" in said
     run("anyshot predict model photos/red/0.png --format csv -o one.csv", monkeypatch)
     assert run("anyshot predict model photos/red/0.png -o one.txt", monkeypatch).out == "one.txt: 1 answer.\n"
 
@@ -192,6 +209,9 @@ def test_one_is_no_plural(here, monkeypatch):
 def test_single_examples_are_removed_by_their_files(here, monkeypatch):
     out = run("anyshot remove model --examples photos/red/0.png photos/blue/3.png -o fewer", monkeypatch).out
     assert "fewer: 2 examples of blue, red removed; 3 classes now, 7 to 8 examples each." in out
+    every = " ".join(map(str, sorted(Path("photos/red").iterdir())))
+    out = run(f"anyshot remove model --examples {every} photos/blue/3.png -o two", monkeypatch).out
+    assert "two: 9 examples of blue, red removed; red has none left and is gone; 2 classes now" in out
     gone = ("photos/red/0.png", "photos/blue/3.png")
     others = [path for path in sorted(Path("photos").rglob("*.png")) if str(path) not in gone]
     without = anyshot.ImageClassifier("run").fit(map(str, others), [path.parent.name for path in others])
@@ -262,6 +282,40 @@ def test_what_was_made_with_another_backbone_does_not_merge(here, monkeypatch):
     assert run("anyshot fit photos -o other --model efficientnet-lite0:32", monkeypatch).code == 0
     done = run("anyshot merge model other -o x", monkeypatch)
     assert (done.code, "same backbone" in done.err) == (2, True)
+
+
+def test_a_single_class_is_said_to_have_nothing_beside_it(here, monkeypatch):
+    for name in ("red", "green"):
+        shutil.rmtree(here / "photos" / name)
+    out = run("anyshot fit photos --model run -o lonely", monkeypatch).out
+    assert "1 class, 8 pictures each. It has one class, and nothing to tell it from: add others (anyshot add)." in out
+
+
+def test_embed_says_what_it_leaves_out(here, monkeypatch):
+    shutil.copy("photos/red/0.png", "photos/stray.png")
+    done = run("anyshot embed photos --model run -o x.npz", monkeypatch)
+    assert "photos: 3 classes, 24 pictures (8 each)." in done.err
+    assert "left out, 1 file: in no class folder (stray.png)" in done.err
+
+
+def test_features_of_another_size_are_told_with_both_sizes(tmp_path, monkeypatch):
+    """Before anything is computed or written, in the words of the user's files."""
+    monkeypatch.chdir(tmp_path)
+    labels = np.repeat(list("abc"), 6)
+    for name, size in (("x", 12), ("short", 5)):
+        np.savez(f"{name}.npz", features=np.random.default_rng(0).normal(size=(18, size)), labels=labels)
+    assert run("anyshot fit x.npz -o made", monkeypatch).code == 0
+    why = "short.npz has features of 5 numbers, and the classifier learned from 12 each."
+    for words in ("predict made short.npz", "test made short.npz", "add made short.npz -o more"):
+        done = run(f"anyshot {words}", monkeypatch)
+        assert (done.code, why in done.err) == (2, True), done.err
+    assert why in run("anyshot remove made --examples short.npz", monkeypatch).err
+    held_out = run("anyshot advise x.npz --holdout short.npz", monkeypatch).err
+    assert "the examples held out have 5 numbers each, those at hand 12." in held_out
+    ranked = run("anyshot advise x.npz --unlabelled short.npz", monkeypatch).err
+    assert "the labelled have 12 numbers each, the unlabelled 5." in ranked
+    assert "comparing heads" not in ranked
+    assert sorted(path.name for path in Path().iterdir()) == ["made", "short.npz", "x.npz"]
 
 
 def test_own_embeddings_go_through_every_verb(tmp_path, monkeypatch):
@@ -379,7 +433,12 @@ def test_evaluate_measures_the_shots_that_fit(here, monkeypatch):
     assert "The smallest class has 8 examples: measuring 1, 2, 4 shots." in done.err
     fewer = run(f"anyshot evaluate photos {rest}", monkeypatch)
     assert "measuring 1, 2, 4 shots and 4 instead of 16 queries." in fewer.err
-    assert run(f"anyshot evaluate photos {rest} --shots 32", monkeypatch).code == 2
+    refused = run(f"anyshot evaluate photos {rest} --shots 32", monkeypatch)
+    assert (refused.code, "choose shots and queries that add up to 8; give it 48" in refused.err) == (2, True)
+    one = run(f"anyshot evaluate photos {rest} --queries 7", monkeypatch)
+    assert "measuring 1 shot." in one.err
+    least = run(f"anyshot evaluate photos {rest} --queries 1 --shots 1", monkeypatch)
+    assert "3-way, 1 query per class" in least.out
 
 
 def test_evaluate_leaves_single_examples_out(tmp_path, monkeypatch):

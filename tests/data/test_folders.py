@@ -284,6 +284,8 @@ def test_one_learns_from_train_and_tests_with_test():
     assert select_splits([None, None], (), for_test=False) == ([0, 1], "")
     with pytest.raises(BadInput, match="does not learn from those"):
         select_splits(["test"], (), for_test=False)
+    with pytest.raises(BadInput, match="there is no split val here: nothing is divided into train, val and test"):
+        select_splits([None, None], ("val",), for_test=False)
     with pytest.raises(BadInput, match="there is no split val here: there are test"):
         select_splits(["test"], ("val",), for_test=True)
 

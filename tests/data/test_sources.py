@@ -280,7 +280,7 @@ def test_bad_embeddings_are_told(tmp_path):
     for number, (arrays, message) in enumerate(
         [
             ({"features": bad, "label": LABELS}, "vector 7 of .* not finite"),
-            ({"features": VECTORS, "label": LABELS[:5]}, "no label column"),
+            ({"features": VECTORS, "label": LABELS[:5]}, f"has {len(VECTORS)} vectors, but there are 5 labels"),
             ({"features": VECTORS[0], "label": LABELS[:6]}, r"\(image, channel\) was expected"),
             ({"features": np.array(["a", "b"]), "label": LABELS[:2]}, "not numbers"),
             ({"features": np.array([{}, 1], dtype=object), "label": LABELS[:2]}, "cannot be read"),

@@ -97,6 +97,9 @@ def test_the_better_head_is_chosen_for_the_expected_shots():
     assert advice.best == advice.robust == "cosine-proto"
     assert advice.lead["proto"][0] > advice.lead["proto"][1] > 0
     assert advice.expected_shots == [1, 2]
+    assert "it is the most accurate on average over 1 and 2 shots" in advice.headline + advice.to_text()
+    once = advise(X, y, ["proto", "cosine-proto"], shots=[1], episodes=100)
+    assert "it is the most accurate at 1 shot (" in once.to_text()
 
 
 def test_the_default_head_is_left_only_for_one_that_is_surely_better():
@@ -413,7 +416,10 @@ def test_two_names_of_one_class_are_found():
     X, y = data(spread=0.6)
     y = np.where((y == "class 2") & (np.arange(len(y)) % 2 == 0), "class 2, again", y)
     advice = advise(X, y, ["cosine-proto"], episodes=50)
-    assert [set(pair["classes"]) for pair in advice.same_class] == [{"class 2", "class 2, again"}]
+    (pair,) = advice.same_class
+    assert set(pair["classes"]) == {"class 2", "class 2, again"}
+    share = f"{pair['told_apart']:.0%} of their examples at hand are right (50% by chance). Are they one class?"
+    assert f"are hardly told apart: asked which of the two it is, {share}" in advice.to_text()
     assert {advice.confused[0]["class"], advice.confused[0]["taken_for"]} == {"class 2", "class 2, again"}
 
 
@@ -511,7 +517,30 @@ def test_the_page_of_few_examples_counts_whole_ones_and_says_where_to_add_some()
     assert ">2<" in page
     assert ">1.1<" not in page
     assert "Add examples of the smallest classes first: class 5 (2), class 0 (3)" in page
-    assert "it is the default of <code>anyshot fit</code>" in page or "is the most accurate at 1, 2 shots" in page
+    assert (
+        "it is the default of <code>anyshot fit</code>" in page
+        or "is the most accurate on average over 1 and 2 shots" in page
+    )
+
+
+def test_the_headline_promises_no_gain_above_all_right():
+    """The gain is counted from the curve, which may be below the accuracy of the examples that were left out."""
+    X, y = data(images=10, classes=2, d=6, spread=0.35)
+    advice = advise(X, y, ["cosine-proto"], episodes=60)
+    assert advice.accuracy + advice.forecasts["cosine-proto"].gain[-1] > 1
+    assert "are expected to bring" not in advice.headline
+    assert "hardly any is mistaken; those of other days may be: --holdout FILE" in advice.headline
+    tested = advise(X, y, ["cosine-proto"], episodes=60, holdout=(X + 0.1, y))
+    assert "--holdout" not in tested.headline
+
+
+def test_the_curves_say_whose_median_they_forecast_from():
+    """Classes of fewer than three examples are not in the curves, but in the median that logistic regression needs."""
+    X, y = data(images=12)
+    assert "(the median class has as many)" in advise(X, y, ["cosine-proto"], episodes=20).to_text()
+    few = np.r_[np.arange(len(y)), np.arange(2)]
+    y = np.r_[y, ["rare", "rare"]]
+    assert "(the median of the 6 classes of the curves)" in advise(X[few], y, ["cosine-proto"], episodes=20).to_text()
 
 
 def test_the_forecast_continues_its_curve():

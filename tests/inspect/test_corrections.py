@@ -258,6 +258,19 @@ def test_decisions_on_the_page_become_a_table(browser, tmp_path):
 
 
 @needs_browser
+def test_numbers_stay_on_one_line_where_a_table_is_wider_than_the_screen(browser, tmp_path):
+    X, y = data(images=12)
+    page_file = tmp_path / "advice.html"
+    page_file.write_text(render_advice(advise(X, y, ["cosine-proto", "proto"], episodes=20)), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(page_file.as_uri())
+    row = page.locator("table", has_text="accuracy at shot").locator("tr", has_text="cosine-proto")
+    line = row.locator("td").first.evaluate("cell => parseFloat(getComputedStyle(cell).lineHeight)")
+    assert row.bounding_box()["height"] < 2 * line
+    page.close()
+
+
+@needs_browser
 def test_decisions_outlast_a_reload_of_their_page_alone(browser, tmp_path):
     advice, said = evil_advice(), []
     for name, source in (("one", "photos"), ("other", "more photos")):
@@ -375,12 +388,16 @@ def test_rankings_cover_what_is_not_labelled():
     ranking = rank_unlabelled(X, y, pool, classifier=FewShotClassifier("cosine-proto").fit(X, y))
     assert {one.example // 10 for one in ranking[:6]} == {2, 3}
     assert sorted(one.example for one in ranking) == list(range(41))
+    names = [f"{number}.jpg" for number in range(41)]
+    assert "come first: unsure" in describe_ranking(ranking, names).sentences[0]
+    some = describe_ranking(ranking[:3], names).sentences[0]
+    assert "come first (3 of 41; when these are labelled, rank anew): unsure" in some
     assert all(one.likeliest in ("a", "b") and 0.5 <= one.probability <= 1 for one in ranking)
     places = [one.example for one in ranking]
     assert places.index(25) < 6
     assert places.index(40) > 20  # of two copies the first is ranked, and the other comes late
     assert {one.example // 10 for one in rank_unlabelled(X, y, pool, most=5)} >= {2, 3}  # a head that is always sure
-    with pytest.raises(BadInput, match="same shape"):
+    with pytest.raises(BadInput, match="same shape: the labelled have 6 numbers each, the unlabelled 5"):
         rank_unlabelled(X, y, pool[:, :5])
     with pytest.raises(BadInput, match="at least 2 classes"):
         rank_unlabelled(X, ["a"] * 12, pool)

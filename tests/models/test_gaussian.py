@@ -295,7 +295,7 @@ def test_fewer_shots_are_no_surer_than_all_of_them_say():
 
 
 @pytest.mark.parametrize("d", [6, 60])
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_leaving_a_group_out_is_fitting_without_it(d, size):
     """W, class means and centre without the group's images; every class counts as many images less."""
     rng = np.random.default_rng(0)

@@ -267,7 +267,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             for each in (self, *others):
                 check_is_fitted(each)
                 if self._merge_key() != each._merge_key():
-                    raise BadInput("only classifiers with the same head, readout, parameters and positions can merge.")
+                    same = "only classifiers with the same head, readout, parameters and positions can merge"
+                    raise BadInput(f"{same}: {self._describe_difference(each)}.")
             supports = [each.state_.support for each in (self, *others)]
             merged = reduce(Support.merge, supports)
             self.n_repeated_ = int(sum(each.counts.sum() for each in supports) - merged.counts.sum())
@@ -437,6 +438,14 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         values = [*self.parameters_.items(), *self.fitted_.items()]
         learned = sorted((name, value.numpy().tobytes()) for name, value in values)
         return self.head, self.readout, self.embed_, self.positions_, self.n_features_in_, learned
+
+    def _describe_difference(self, other: "FewShotClassifier") -> str:
+        """Return the first thing that another classifier must have in common to merge, and has not."""
+        words = "the head", "the readout", "the way to embed", "so many positions:", "so many numbers per example:"
+        for word, mine, theirs in zip(words, self._merge_key(), other._merge_key(), strict=False):
+            if mine != theirs:
+                return f"these have {word} {mine} and {theirs}"
+        return "these have learned other parameters"
 
     def _set_support(self, support: Support) -> "FewShotClassifier":
         """Set the classes, and a fitted state in which nothing has been computed from them yet."""

@@ -18,7 +18,7 @@ from scipy.special import softmax
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.cli.classifiers import CurveOptions
-from anyshot.cli.learning import get_backbone, get_estimator, load_features_model
+from anyshot.cli.learning import check_size, get_backbone, get_estimator, load_features_model
 from anyshot.cli.options import ExampleOptions, ReadOptions, parse_way
 from anyshot.data.open import has_features, open_unlabelled
 from anyshot.data.source import Source, check_content, describe_notes, select_splits
@@ -31,7 +31,7 @@ from anyshot.inspect.holdout import MOST_MISTAKES, measure_holdout
 from anyshot.inspect.pages import render_advice, render_ranking, render_test
 from anyshot.inspect.pictures import add_picture_options, make_picture_reader, make_thumbnails
 from anyshot.inspect.sections import as_text
-from anyshot.inspect.unlabelled import describe_ranking, rank_unlabelled
+from anyshot.inspect.unlabelled import check_same_shape, describe_ranking, rank_unlabelled
 from anyshot.machine import release_large_blocks
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
 from anyshot.models.features import describe_unreadable, embed_items, embed_pictures, open_examples, read_examples
@@ -40,13 +40,15 @@ from anyshot.tables import round_row, to_csv, write_table
 from anyshot.text import count_noun, to_one_line, to_printable
 
 Format = Literal["table", "csv", "json"]
+BY_ENDING: dict[str, Format] = {".csv": "csv", ".json": "json"}
 Answer = dict[str, Any]
 
 
 def predict_sources(
-    model: Path, sources: Sequence[Path], options: ReadOptions, format: Format, top: int | None, out: Path | None
+    model: Path, sources: Sequence[Path], options: ReadOptions, format: Format | None, top: int | None, out: Path | None
 ) -> str:
     """Classify all that the sources hold; the arguments are those of the verb."""
+    format = format or BY_ENDING.get(out.suffix.lower() if out is not None else "", "table")
     if top is None:
         top = 1 if format == "csv" else 3
     if top < 1:
@@ -56,6 +58,7 @@ def predict_sources(
         if not sources:
             raise BadInput("there are no examples to classify: give files of features.")
         with open_unlabelled(sources, options.layout, has_features=True) as examples:
+            check_size(classifier, examples, " ".join(map(str, sources)))
             answers = list(_answer(classifier, examples.names, examples.features, top))
     else:
         answers = _classify_pictures(classifier, sources, top, options)
@@ -162,6 +165,7 @@ def measure_classifier(
             examples = embed_pictures(backbone, examples.items, options.open_cache(), title, print_message)
             if not examples.has_features:
                 raise BadInput("none of the pictures could be read.")
+        check_size(get_estimator(classifier), examples, str(source))
         result = measure_holdout(get_estimator(classifier), examples.features, examples.labels, examples.names)
         if backbone is not None and out is not None:
             mistakes = [mistake.place for mistake in result.mistakes[:MOST_MISTAKES]]
@@ -198,7 +202,7 @@ def advise_source(
         if other is not None and has_features(other, options.layout) != (embedder is None):
             raise BadInput(f"{other} must be of the same kind as {source}: both pictures, or both features.")
     examples, held_out = _read(source, options, selection, holdout, embedder)
-    with _open_unlabelled(unlabelled, embedder, options) as pool:
+    with _open_unlabelled(unlabelled, examples, embedder, options) as pool:
         examples = apply_tables(examples, selection.corrections)
         settings: AdviceOptions = {"names": examples.names, "groups": examples.groups, "registry": registry}
         settings["is_confirmed"] = [item.is_confirmed for item in examples.items]
@@ -236,7 +240,9 @@ def _write_advice(advice: Advice, source: Path, out: Path) -> None:
 
 
 @contextmanager
-def _open_unlabelled(path: Path | None, embedder: Embedder | None, options: ReadOptions) -> Iterator[Source | None]:
+def _open_unlabelled(
+    path: Path | None, labelled: Source, embedder: Embedder | None, options: ReadOptions
+) -> Iterator[Source | None]:
     """Open unlabelled examples, and compute the features of pictures; None where none are named."""
     if path is None:
         yield None
@@ -246,6 +252,7 @@ def _open_unlabelled(path: Path | None, embedder: Embedder | None, options: Read
             examples = embed_pictures(embedder, examples.items, options.open_cache(), say=print_message)
         if not examples.items:
             raise BadInput(f"{path} has no picture that can be read.")
+        check_same_shape(labelled.features.shape, examples.features.shape)
         yield examples
 
 

@@ -60,7 +60,7 @@ def predict(
     /,
     *images: Path,
     options: ReadOptions = ReadOptions(),
-    format: Literal["table", "csv", "json"] = "table",
+    format: Literal["table", "csv", "json"] | None = None,
     top: int | None = None,
     out: OptionalOut = None,
 ) -> None:
@@ -73,7 +73,7 @@ def predict(
         images: Picture files; folders and zip or tar files, which are searched for pictures; tables with a column of
             paths; stores. For a classifier of features, files or stores of features.
         options: How sources are read and networks run.
-        format: A table for people, CSV or JSON for programs.
+        format: A table for people, CSV or JSON for programs; a table by default, unless --out ends in .csv or .json.
         top: How many of the likeliest classes to show; 3 by default, 1 in CSV, where more are columns of their own.
         out: File to write the answers to; they are printed by default.
     """

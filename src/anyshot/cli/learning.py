@@ -45,6 +45,13 @@ def get_backbone(classifier: Classifier) -> Embedder | None:
     return classifier.backbone if isinstance(classifier, ImageClassifier) else None
 
 
+def check_size(estimator: FewShotClassifier, source: Source, name: str) -> None:
+    """Raise BadInput where the features of a source are not as long as those that a classifier learned from."""
+    size, wanted = int(np.prod(source.features.shape[1:])), getattr(estimator, "n_features_in_", None)
+    if wanted not in (None, size):
+        raise BadInput(f"{name} has features of {size} numbers, and the classifier learned from {wanted} each.")
+
+
 # ------------------------------------------------------------------------------------------------------------------ fit
 
 
@@ -159,6 +166,8 @@ def add_examples(
             )
             with context as source:
                 print_message("\n".join(describe_notes(source)) if to else "")
+                if backbone is None:
+                    check_size(estimator, source, str(path))
                 labels = _as_labels(estimator, [to] * len(source.items) if to else source.labels)
                 _learn_examples(classifier, source, labels, options, report)
         print_message(report.describe_repeats())
@@ -213,16 +222,25 @@ def remove_classes_or_examples(
         raise BadInput("name classes to remove, or examples: --examples FILES, or --corrections TABLE.")
 
     def remove(classifier: Classifier) -> str:
+        before = list(_labels_by_name(classifier))
         if corrections:
             decisions = [one for table in corrections for one in read_corrections(table) if one.decision != "keep"]
-            return _correct(classifier, decisions, examples, options.open_cache())
+            return _correct(classifier, decisions, examples, options.open_cache()) + _name_gone(before, classifier)
         if examples:
-            return _remove_examples(classifier, examples, of, options.open_cache())
+            done = _remove_examples(classifier, examples, of, options.open_cache())
+            return done + _name_gone(before, classifier)
         labels = _labels_by_name(classifier)
         classifier.remove([look_up("class", name, labels) for name in names])
         return f"{count_noun(len(set(names)), 'class')} removed"
 
     return _change_classifier(model, out, options.registry(), remove)
+
+
+def _name_gone(before: Sequence[str], classifier: Classifier) -> str:
+    """Return which classes went with their last examples, as the end of a sentence; empty where none did."""
+    gone = [name for name in before if name not in _labels_by_name(classifier)]
+    has, is_ = ("has", "is") if len(gone) == 1 else ("have", "are")
+    return f"; {list_first(gone, MOST_NAMES)} {has} none left and {is_} gone" if gone else ""
 
 
 def _labels_by_name(classifier: Classifier) -> dict[str, Any]:
@@ -265,6 +283,7 @@ def _remove_examples(
             examples = embed_pictures(backbone, examples.items, cache, say=print_message)
         if not examples.has_features:
             raise BadInput("there are no pictures to remove: name files, or folders of them.")
+    check_size(get_estimator(classifier), examples, " ".join(map(str, sources)))
     wanted, x = look_up("class", class_name, _labels_by_name(classifier)) if class_name else None, examples.features
     pairs = zip(get_estimator(classifier).find_examples(x), examples.names, x, strict=True)
     removed = {_choose_example(matches, name, wanted): row for matches, name, row in pairs}

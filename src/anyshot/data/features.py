@@ -16,7 +16,16 @@ from safetensors.numpy import load_file
 from anyshot.data.archives import READ_ERRORS, VALUE_ERRORS, read_npy, read_npz
 from anyshot.data.layout import PackOptions
 from anyshot.data.source import Item, Source, order_by_split
-from anyshot.data.tables import Columns, decode_text, pick_column, read_columns, read_groups, read_labels, use_pyarrow
+from anyshot.data.tables import (
+    LABELS,
+    Columns,
+    decode_text,
+    pick_column,
+    read_columns,
+    read_groups,
+    read_labels,
+    use_pyarrow,
+)
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import atomic_write, read_json, read_text
 
@@ -45,13 +54,21 @@ def read_feature_file(path: Path, options: PackOptions, labelled: bool) -> Sourc
     if options.labels is not None:
         is_array = options.labels.suffix == ".npy"
         labels = list(np.atleast_1d(read_npy(options.labels))) if is_array else read_text(options.labels).splitlines()
-        if len(labels) != len(vectors):
-            raise BadInput(f"{path} has {len(vectors)} vectors, but there are {len(labels)} labels.")
+        columns = {"labels": labels}
         others, options = {**others, "labels": labels}, replace(options, label_column="labels")
+    _check_number_of_labels(columns, len(vectors), options.label_column, path)
     names = names or [f"row {i}" for i in range(len(vectors))]
     labels_and_splits = read_labels(others, options, True, options.labels or path)
     rows = zip(names, labels_and_splits, read_groups(others, options, path, GROUPS), strict=True)
     return Source([Item(name, label, split, group=group) for name, (label, split), group in rows], features=vectors)
+
+
+def _check_number_of_labels(columns: Columns, vectors: int, label_column: str, path: Path) -> None:
+    """Raise BadInput where the labels of a file are there, but not as many as the vectors."""
+    wanted = (label_column,) if label_column else LABELS
+    lengths = [len(values) for name, values in columns.items() if (name if label_column else name.lower()) in wanted]
+    if lengths and vectors not in lengths:
+        raise BadInput(f"{path} has {vectors} vectors, but there are {lengths[0]} labels.")
 
 
 def _name_rows(path: Path, count: int) -> list[str]:

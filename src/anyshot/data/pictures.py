@@ -168,6 +168,8 @@ def explain_unreadable(error: Exception, data: bytes | np.ndarray = b"") -> str:
         if start[4:8] == b"ftyp" and start[8:12] in (b"heic", b"heix", b"hevc", b"mif1", b"msf1", b"heim", b"heis"):
             return "it is HEIC, which `pip install 'anyshot[heic]'` reads"
         return "not an image of a known format" if start.strip(b"\0") else "there is nothing in it"
+    if isinstance(error, IsADirectoryError):
+        return "it is a folder; name the pictures in it"
     if isinstance(error, OSError) and "truncated" in str(error):
         return "it is cut short"
     return f"{type(error).__name__}: {error}"[:200]

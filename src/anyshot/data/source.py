@@ -211,7 +211,8 @@ def select_splits(splits: Sequence[str | None], wanted: Sequence[str], for_test:
     present = [split for split in SPLITS if split in splits]
     for name in wanted:
         if name not in present:
-            raise BadInput(f"there is no split {name} here: there are {', '.join(present) or 'none'}.")
+            are = f"there are {', '.join(present)}" if present else "nothing is divided into train, val and test"
+            raise BadInput(f"there is no split {name} here: {are}.")
     if not present:
         return list(range(len(splits))), ""
     chosen = list(wanted) or _default_splits(present, for_test)

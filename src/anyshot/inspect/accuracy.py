@@ -131,8 +131,8 @@ def find_confusions(
     ]
     rows = sorted(rows, key=lambda row: -row["share"])[:MOST_CONFUSED]
     sentences = [
-        f"{' and '.join(pair['classes'])} are hardly told apart ({pair['told_apart']:.0%}, of the examples at hand): "
-        "are they one class?"
+        f"{' and '.join(pair['classes'])} are hardly told apart: asked which of the two it is, "
+        f"{pair['told_apart']:.0%} of their examples at hand are right (50% by chance). Are they one class?"
         for pair in same_class[:MOST_CLASSES]
     ]
     if not rows:

@@ -14,7 +14,7 @@ from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutScores, leave_out_examples
 from anyshot.errors import BadInput
 from anyshot.measure.groups import Groups, Vectors, find_groups, name_bursts, unit_vectors
-from anyshot.measure.inputs import LabelledFeatures, check_features, check_labels
+from anyshot.measure.inputs import LabelledFeatures, check_features, check_labels, describe_size
 from anyshot.models.law import Parameters
 from anyshot.models.registry import BUILTIN, Registry
 from anyshot.progress import OnProgress, no_progress
@@ -117,7 +117,7 @@ class AdviceCase:
         places = {name: place for place, name in enumerate(self.class_names)}
         held_out = HeldOutExamples(check_features(features), names, np.array([places.get(name, -1) for name in names]))
         if held_out.features.shape[1:] != self.features.shape[1:]:
-            theirs, ours = (" x ".join(map(str, x.shape[1:])) for x in (held_out.features, self.features))
+            theirs, ours = describe_size(held_out.features.shape), describe_size(self.features.shape)
             raise BadInput(f"the examples held out have {theirs} numbers each, those at hand {ours}.")
         return held_out
 

@@ -13,7 +13,7 @@ from anyshot.inspect.sections import Section, Table
 from anyshot.machine import release_memory
 from anyshot.measure.evaluate import evaluate
 from anyshot.progress import OnProgress, scale_progress
-from anyshot.text import format_range, group_by
+from anyshot.text import count_noun, format_range, group_by
 
 LEAST_EPISODES = 20  # episodes of a head that is fitted to every support, however long that takes; not tuned
 OPERATIONS_PER_SECOND = 5e9  # multiplications for such a head, on one core (docs/log/advice.md)
@@ -168,7 +168,9 @@ def _describe_choice(
     """Return which head to use, and how far it is ahead of each other one, in sentences."""
     if not lead:
         return [f"Only {best} was tried {basis}."]
-    over = f"at {', '.join(map(str, expected))} {'shot' if expected == [1] else 'shots'} {basis}"
+    over = f"at {count_noun(expected[0], 'shot')} {basis}"
+    if len(expected) > 1:  # the leads are means over these shots: at some of them another head may be ahead
+        over = f"on average over {', '.join(map(str, expected[:-1]))} and {expected[-1]} shots {basis}"
     sentences = [f"Use {best}: it is the most accurate {over}."]
     if any(mean < 0 for mean, _ in lead.values()):
         sentences = [f"Use {best}: no head is surely more accurate {over}, and it is the default of `anyshot fit`."]

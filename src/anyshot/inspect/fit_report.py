@@ -116,8 +116,10 @@ class FitReport:
 
 
 def _explain_unknown(classifier: FewShotClassifier) -> str:
-    """Say why nothing is known of a classifier's accuracy; empty where no exemplars are kept, or for one class."""
-    if len(classifier.classes_) < 2 or not len(classifier.support_.exemplars.keys):
+    """Say why nothing is known of a classifier's accuracy; empty where no exemplars are kept."""
+    if len(classifier.classes_) < 2:
+        return "It has one class, and nothing to tell it from: add others (anyshot add)."
+    if not len(classifier.support_.exemplars.keys):
         return ""
     counts, exemplar_counts = classifier.support_.counts, classifier.support_.exemplar_counts
     if (exemplar_counts < counts).any():

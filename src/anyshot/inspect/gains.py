@@ -187,10 +187,10 @@ def expect_gains(
         sentences.append("The examples are too few to say: see below.")
         next_step = next_step or _name_smallest(case)
     else:
-        more, tables = _describe_forecast(best, forecast, is_at_hand=source.judged_on == "at hand")
+        more, tables = _describe_forecast(best, forecast, source, len(case.counts))
         sentences += more
         points = f"{tables[0].rows[-1][1]} points ({tables[0].rows[-1][2]})"
-        next_step = next_step or f"Twice the examples are expected to bring {points}."
+        next_step = next_step or _promise(points, accuracy + forecast.gain[-1], case, values)
     gains = {
         "forecasts": forecasts,
         "other_features": other,
@@ -260,13 +260,30 @@ def _describe_features(
     return ""
 
 
-def _describe_forecast(best: str, forecast: Forecast, *, is_at_hand: bool) -> tuple[list[str], list[Table]]:
-    """Return the forecast of the best head as sentences and a table."""
+def _promise(points: str, expected: float, case: AdviceCase, values: dict[str, Any]) -> str:
+    """Return what twice the examples bring; where it would be more than all right, what else to do, if anything.
+
+    The gain is counted from the curve, which may be below the accuracy of the examples that were left out.
+    """
+    if expected < 1:
+        return f"Twice the examples are expected to bring {points}."
+    if values["holdout"] is not None:
+        return ""
+    return f"Of the examples at hand hardly any is mistaken; those of other days may be: --holdout {case.source_noun}."
+
+
+def _describe_forecast(
+    best: str, forecast: Forecast, source: EpisodeSource, classes: int
+) -> tuple[list[str], list[Table]]:
+    """Return the forecast in sentences and as a table; `classes` are all, also those too small for the curves."""
+    drawn, kind = source.pool.classes, "examples of the same kind"
+    of = "the median class has as many" if drawn == classes else f"the median of the {drawn} classes of the curves"
+    if source.judged_on == "held out":
+        kind = "examples like those held out"
     sentences = [
-        f"The curve of {best} says {forecast.accuracy:.1%} with {forecast.now} examples of every class (the median "
-        f"class has as many) on {'examples of the same kind' if is_at_hand else 'examples like those held out'}. "
-        "Counted from that number, more examples of the kind at hand, up to twice as many, are expected to bring these "
-        "points:"
+        f"The curve of {best} says {forecast.accuracy:.1%} with {forecast.now} examples of every class ({of}) on "
+        f"{kind}. The table has the points "
+        "that more examples of the kind at hand, up to twice as many, are expected to add to that number."
     ]
     if forecast.held_out:
         checks = (f"{fit:.1%} at {shot} shots ({measured:.1%} measured)" for shot, fit, measured in forecast.held_out)

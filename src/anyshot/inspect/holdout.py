@@ -15,7 +15,7 @@ from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.keys import hash_rows
 from anyshot.errors import BadInput
 from anyshot.inspect.sections import Cell, ExampleCell, Section, Table, as_text
-from anyshot.text import list_first
+from anyshot.text import count_noun, list_first
 
 MOST_MISTAKES = 60  # mistakes that a page shows; all are in the JSON
 ENOUGH = 0.9  # share of the right answers that should be accepted: below, advice is given; not tuned
@@ -126,8 +126,8 @@ class HoldoutResult:
         """The whole result in sentences."""
         accuracy, low, high = self.accuracy
         sentences = [
-            f"Accuracy {accuracy:.1%} ({low:.1%} to {high:.1%}): {self.right} of {self.examples} examples of "
-            f"{len(self.classes)} classes. Mean over the classes: "
+            f"Accuracy {accuracy:.1%} ({low:.1%} to {high:.1%}): {self.right} of {count_noun(self.examples, 'example')}"
+            f" of {count_noun(len(self.classes), 'class')}. Mean over the classes: "
             f"{np.mean([one.recall[0] for one in self.classes]):.1%}. (95 % intervals.)",
             f"Right and accepted: {self.right_and_accepted:.1%}. So often `anyshot predict` names the right class; the "
             "others are mistaken, or called none of these.",
@@ -135,11 +135,11 @@ class HoldoutResult:
         ]
         if self.strangers:
             sentences.append(
-                f"{self.strangers} examples of other classes are not counted; {self.strangers_rejected:.1%} of these "
-                "are called none of the classes."
+                f"{count_noun(self.strangers, 'example')} of other classes {'is' if self.strangers == 1 else 'are'} "
+                f"not counted; {self.strangers_rejected:.1%} of these are called none of the classes."
             )
         if self.learned:
-            among = "are among those that the classifier learned from"
+            among = f"{'is' if self.learned == 1 else 'are'} among those that the classifier learned from"
             sentences.append(f"{self.learned} of the examples {among}, so the accuracy is optimistic.")
         if self.absent:
             sentences.append(f"Not tested, for want of examples: {list_first(self.absent)}.")

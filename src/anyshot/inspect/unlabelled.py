@@ -17,7 +17,7 @@ from anyshot.classify.classifier import FewShotClassifier
 from anyshot.errors import BadInput
 from anyshot.inspect.sections import Cell, ExampleCell, Section, Table
 from anyshot.measure.groups import WithinClassDistance, unit_vectors
-from anyshot.measure.inputs import check_features, check_labels
+from anyshot.measure.inputs import check_features, check_labels, describe_size
 
 MOST_RANKED = 100  # examples of a ranking: after so many labels, rank the others anew
 LEAST_WEIGHT = 0.01  # of an example that the classifier is sure of: without, such ones would not be ranked; not tuned
@@ -62,8 +62,7 @@ def rank_unlabelled(
     """
     x, pool = check_features(features), check_features(unlabelled)
     names, codes = check_labels(labels, len(x))
-    if x.shape[1:] != pool.shape[1:]:
-        raise BadInput("labelled and unlabelled examples must have features of the same shape.")
+    check_same_shape(x.shape, pool.shape)
     if len(names) < 2:
         raise BadInput("a ranking needs labelled examples of at least 2 classes.")
     if classifier is None:
@@ -84,6 +83,16 @@ def rank_unlabelled(
     return [
         RankedExample(int(sample[row]), str(likeliest[row]), float(first[row]), bool(is_known[row])) for row in ranking
     ]
+
+
+def check_same_shape(labelled: Sequence[int], unlabelled: Sequence[int]) -> None:
+    """Raise BadInput where features of labelled and unlabelled examples, of these shapes, are of different sizes."""
+    if tuple(labelled[1:]) != tuple(unlabelled[1:]):
+        ours, theirs = describe_size(labelled), describe_size(unlabelled)
+        raise BadInput(
+            f"labelled and unlabelled examples must have features of the same shape: the labelled have {ours} numbers "
+            f"each, the unlabelled {theirs}."
+        )
 
 
 def _compute_similarities(
@@ -128,11 +137,12 @@ def describe_ranking(ranking: Sequence[RankedExample], names: Sequence[str]) -> 
             answer = [f"none of these (nearest: {one.likeliest})", "-"]
         cell = ExampleCell(one.example, names[one.example], suggestion=one.likeliest, is_known=one.is_known)
         rows.append([cell, *answer])
+    part = f" ({len(ranking)} of {len(names)}; when these are labelled, rank anew)" if len(ranking) < len(names) else ""
     sentences = [
-        "Examples whose labels are expected to help most come first: unsure ones that are like many others, and unlike "
-        "what is labelled or comes before them."
+        f"Examples whose labels are expected to help most come first{part}: unsure ones that are like many others, and "
+        "unlike what is labelled or comes before them."
     ]
     if strangers := sum(not one.is_known for one in ranking):
         look = "looks" if strangers == 1 else "look"
-        sentences.append(f"{strangers} of these {look} like none of the classes: leave out those that are none.")
+        sentences.append(f"{strangers} of these {look} like none of the classes: leave out those that are of none.")
     return Section("What to label next", sentences, [Table("", ["example", "likeliest", "probability"], rows)])

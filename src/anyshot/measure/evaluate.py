@@ -110,6 +110,7 @@ class Evaluation:
     def __str__(self) -> str:
         """Return the rows for a terminal, and what their intervals mean."""
         rows, plan = list(self), self.plan
+        queries = "query" if plan.queries == 1 else "queries"
         lines = [f"{'head (readout)':26} {'test shot':>11} {'accuracy':>9} {'+- episodes':>12} {'+- new classes':>15}"]
         lines += [
             f"{GridKey.of_row(row).name:26} {row['test_shot']:>11} {row['accuracy']:8.2f}% "
@@ -117,7 +118,7 @@ class Evaluation:
             for row in rows
         ]
         lines += [
-            f"{plan.way}-way, {plan.queries} queries per class, {plan.episodes} paired episodes, seed {plan.seed}.",
+            f"{plan.way}-way, {plan.queries} {queries} per class, {plan.episodes} paired episodes, seed {plan.seed}.",
             "95 % intervals: '+- episodes' over other draws of episodes from these examples (is this table well",
             "measured?), '+- new classes' over new classes of the same kind (does it hold elsewhere?).",
         ]

@@ -36,7 +36,7 @@ MOST_SECONDS = 30.0  # seconds between two photos of one group; set once, not tu
 LIMITS = (0.1, 0.2, 0.3, 0.45, 0.6, 0.7)
 NEAR = 0.3
 MANY = 0.4
-MANY_GROUPS = 0.7  # the same, of groups that are named or found by times: most scenes were learned in two calls
+MOST = 0.7  # the same, of groups that are named or found by times; where so many fall into groups, the others join them
 LEAST_SILHOUETTE = 0.35  # mean silhouette above which a grouping counts as one: of independent photos it is 0.1 to 0.3
 CHANCE = 0.01  # probability that an example has an independent one below NEAR
 PAIR_CHANCE = 0.05  # and that two independent examples are below a wider limit
@@ -187,7 +187,7 @@ def find_groups(
         np.add.at(means, groups.group, vectors)
         means /= np.bincount(groups.group)[:, None]
     typical = WithinClassDistance.estimate(means, labels[firsts])
-    many = MANY if len(firsts) == count else MANY_GROUPS
+    many = MANY if len(firsts) == count else MOST
     pairs = firsts[_pair_by_distance(means, labels[firsts], typical, many)]
     return groups.join(pairs, NEAR_VECTORS, len(firsts))
 
@@ -261,11 +261,13 @@ def _pair_by_distance(vectors: Vectors, labels: Labels, typical: WithinClassDist
     """Return each example of a group with another one of it; groups are far nearer than other examples of the class.
 
     Clusters by average linkage are cut at the limit at which they stand out most: by the sum of their silhouettes
-    (Rousseeuw 1987), each less than that of independent examples.
+    (Rousseeuw 1987), each less than that of independent examples. Where most examples are frames of scenes, one that
+    is alone joins the scene nearest to it, unless that is farther than two examples of a class typically are: it is
+    more often a frame unlike its siblings than another scene, and the threshold depends on such frames.
     """
     limits = [share for share in LIMITS if share <= NEAR or share * typical.distance <= typical.quantile(PAIR_CHANCE)]
     first = np.tile(np.arange(len(labels)), (len(limits), 1))  # of the cluster of each example, at each limit
-    silhouette = np.zeros(first.shape)
+    nearest, silhouette = first.copy(), np.zeros(first.shape)
     for label in np.flatnonzero(np.bincount(labels) > 1):
         members = np.flatnonzero(labels == label)
         if len(members) > LARGEST_CLASS:
@@ -277,12 +279,16 @@ def _pair_by_distance(vectors: Vectors, labels: Labels, typical: WithinClassDist
             limit = share * typical.distance if share > NEAR else min(share * typical.distance, by_chance)
             if tree[0, 2] <= limit:  # or no two are so near
                 cluster = fcluster(tree, limit, "distance") - 1
-                first[row, members] = members[np.unique(cluster, return_index=True)[1]][cluster]
-                silhouette[row, members] = _compute_silhouettes(distances, cluster, typical.distance)
+                firsts = members[np.unique(cluster, return_index=True)[1]]
+                silhouette[row, members], other, outside = _compute_silhouettes(distances, cluster, typical.distance)
+                first[row, members] = firsts[cluster]
+                nearest[row, members] = np.where(outside <= typical.distance, firsts[other], members)
     is_grouped = np.stack([np.bincount(one, minlength=len(labels))[one] > 1 for one in first])
     gain = ((silhouette - LEAST_SILHOUETTE) * is_grouped).sum(1)
     gain[(np.array(limits) > NEAR) & (is_grouped.mean(1) < many)] = 0
     best, rows = gain.argmax(), np.arange(len(labels))
+    if limits[best] > NEAR and is_grouped[best].mean() >= MOST:
+        first[best] = np.where(is_grouped[best], first[best], nearest[best])
     is_paired = (first[best] != rows) & (gain[best] > 0)
     return np.stack([first[best], rows], 1)[is_paired]
 
@@ -298,10 +304,11 @@ def _compute_distances(vectors: Vectors) -> Float[np.ndarray, "example example"]
 
 def _compute_silhouettes(
     distances: Float[np.ndarray, "example example"], cluster: Int[np.ndarray, " example"], typical: float
-) -> Float[np.ndarray, " example"]:
-    """Return how much nearer each example is to its own cluster than to the nearest other one: 1 where it is a copy.
+) -> tuple[Float[np.ndarray, " example"], Int[np.ndarray, " example"], Float[np.ndarray, " example"]]:
+    """Return how much nearer each example is to its own cluster than to the nearest other one, that one, and how far.
 
-    It is 0 for a cluster of one. Where there is no other cluster, the typical distance takes the place of that to it.
+    The first is 1 where the example is a copy, and 0 for a cluster of one. Where there is no other cluster, the typical
+    distance takes the place of that to it.
     """
     order, sizes = cluster.argsort(kind="stable"), np.bincount(cluster)
     sums = np.add.reduceat(distances[:, order], np.cumsum(sizes) - sizes, axis=1)
@@ -312,4 +319,4 @@ def _compute_silhouettes(
     outside = means.min(1) if len(sizes) > 1 else np.full(len(cluster), typical)
     larger = np.maximum(inside, outside)
     silhouette = np.where(larger > 0, (outside - inside) / np.where(larger > 0, larger, 1), 1.0)
-    return np.where(sizes[cluster] > 1, silhouette, 0)
+    return np.where(sizes[cluster] > 1, silhouette, 0), means.argmin(1), outside

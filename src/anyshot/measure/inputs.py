@@ -1,6 +1,7 @@
 """Checks of what is given to an evaluation: features, labels, and whether a store fits a model."""
 
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -44,6 +45,11 @@ def check_features(features: ArrayLike | Tensor) -> Maps:
             row = start + int((~torch.isfinite(piece.flatten(1)).all(1)).nonzero()[0])
             raise BadInput(f"features must be finite, and row {row} is not: it has NaN or infinite values.")
     return maps
+
+
+def describe_size(shape: Sequence[int]) -> str:
+    """Return how many numbers the features of an example have, of the shape of all: 512, or 25 x 64 by position."""
+    return " x ".join(str(side) for side in shape[1:] if side > 1) or "1"
 
 
 def check_labels(labels: ArrayLike | Tensor, images: int) -> tuple[list[str], Int[np.ndarray, " image"]]:

@@ -57,7 +57,8 @@ class Protocol:
             largest = int(Plan(labels, 2, 1, queries, group=groups).feasible.min())
         shots = tuple(shot for shot in usual if shot <= largest) or (1,)
         fewer = f" and {queries} instead of {self.queries} queries" if queries != self.queries else ""
-        words = f"The smallest class has {smallest} examples: measuring {', '.join(map(str, shots))} shots{fewer}."
+        noun = "shot" if shots == (1,) else "shots"
+        words = f"The smallest class has {smallest} examples: measuring {', '.join(map(str, shots))} {noun}{fewer}."
         return replace(self, shots=shots, queries=queries), "" if shots == usual else words
 
     def plan(
@@ -128,6 +129,8 @@ class Plan:
             if (fewer := self.queries - (self.shot - feasible)) > 0:
                 fits.append(f"--queries {fewer} would do")
             else:
+                if fits == [] and int(self._counts[smallest]) > 1 and self.group is None and self.held_out is None:
+                    fits.append(f"choose shots and queries that add up to {self._counts[smallest]}")
                 fits.append(f"give it {self.shot + self.queries} examples at least, or leave the class out")
             examples = count_noun(int(self._counts[smallest]), "example")
             raise BadInput(

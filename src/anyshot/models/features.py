@@ -245,12 +245,13 @@ def embed_path(
         raise BadInput(f"pictures are embedded here, on ray or on ray://ADDRESS, not on {on!r}.")
     if out.suffix.lower() in NO_FILES:
         raise BadInput(f"features are written to {' or '.join(FILES)}, or to a folder for a store, not to {out.name}.")
-    with open_examples(path, options) as source:
+    is_file = out.suffix.lower() in FILES
+    with open_examples(path, options, say=print_message if is_file else no_message) as source:  # `pack` says it, too
         check_content(source, path, has_features=False)
         if not (items := source.items):
             raise BadInput(f"there are no pictures in {path}.")
         embedder = load_embedder(model, registry=load_registry(using))
-        if out.suffix.lower() in FILES:
+        if is_file:
             return _write_file(embedder, items, out)
         embedding = as_packing_embedding(embedder)
         # Unlike in a packed store, a class may have examples in several splits, those of the source.
@@ -262,7 +263,7 @@ def embed_path(
     else:
         embed = embedding.embed if on == "here" else partial(_embed_on_ray, on, workers, model, using)
         layout = vars(options or SourceOptions())
-        store = pack("", path, out, embedding=Embedding(about, embed), split=(0, 0, 1), **layout)
+        store = pack("", path, out, embedding=Embedding(about, embed), split=(0, 0, 1), say=print_message, **layout)
     skipped = len(store.about["skipped"])
     note = f"; {count_noun(skipped, 'picture')} could not be read: store.json has the names" if skipped else ""
     return f"{out}: features of {count_noun(len(store.items), 'picture')}{note}."

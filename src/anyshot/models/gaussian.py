@@ -54,6 +54,8 @@ MOST_COMPARED = 2048  # examples that ridge and factor are chosen on
 
 Vectors = Float[Tensor, "image d"]
 Labels = Int[Tensor, " image"]
+Groups = Float[Tensor, "group image d"]  # the images of groups that have as many images each
+Owners = Int[Tensor, " group"]
 Covariance = Float[Tensor, "d d"]
 Shrinkage = tuple[float, float]  # of W and of B
 Fold = tuple[Moments, Tensor, Tensor]  # the moments of most classes; the images of the others, and their classes
@@ -243,8 +245,8 @@ def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) 
     """Return logits of examples as new images: each left out, with its group, of class mean, centre and W.
 
     Every class is scored as if it had lost as many images, as in batch folding: a class of fewer images expects lower
-    cosines, and otherwise the class that lost some would stand out. r and the factor stay. A group counts as so many
-    copies of its mean. Examples are scored whose class has an image outside their group.
+    cosines, and otherwise the class that lost some would stand out. r and the factor stay. Examples are scored whose
+    class has an image outside their group.
 
     Args:
         moments: Of all images.
@@ -252,64 +254,66 @@ def leave_one_out(moments: Moments, examples: Examples, parameters: Parameters) 
         parameters: What `fit` has estimated.
     """
     vectors, owner, groups = examples
-    group_means, sizes = vectors, torch.ones_like(owner)
-    if groups is not None and len(groups) and int((sizes := torch.bincount(groups)[groups]).max()) > 1:
-        sums = vectors.new_zeros(int(groups.max()) + 1, vectors.shape[1]).index_add_(0, groups, vectors)
-        group_means = sums[groups] / sizes[:, None]
+    groups = torch.arange(len(owner)) if groups is None else groups
+    sizes = torch.bincount(groups)[groups]
     is_scored = moments.counts[owner] > sizes
     means = _whiten(moments.prototypes, parameters)
     leave_out = _leave_out_of_w if "share" in parameters else _leave_out_of_means
     logits, evidences = means.new_zeros(2, int(is_scored.sum()), len(means))
-    for places in torch.arange(len(logits)).split(PART):
-        here = torch.nonzero(is_scored)[places, 0]
-        query = _whiten(vectors[here].to(means), parameters)
-        group_mean = query if group_means is vectors else _whiten(group_means[here].to(means), parameters)
-        scores = leave_out(query, group_mean, owner[here], sizes[here], means, moments.counts, parameters)
-        logits[places], evidences[places] = (parameters["scale"] * score for score in scores)
+    row, order = is_scored.cumsum(0) - 1, groups.argsort(stable=True)
+    for size in sizes[is_scored].unique().tolist():
+        places = order[(is_scored & (sizes == size))[order]].view(-1, size)  # a row for each group
+        for here in places.split(max(1, PART // size)):
+            members = _whiten(vectors[here].to(means), parameters)
+            scores = leave_out(members, owner[here[:, 0]], means, moments.counts, parameters)
+            logits[row[here]], evidences[row[here]] = (parameters["scale"] * score for score in scores)
     return LeaveOneOut(logits, evidences, owner[is_scored])
 
 
 def _leave_out_of_w(
-    query: Vectors, group: Vectors, owner: Labels, sizes: Labels, means: Tensor, counts: Tensor, parameters: Parameters
+    members: Groups, owner: Owners, means: Tensor, counts: Tensor, parameters: Parameters
 ) -> tuple[Tensor, Tensor]:
     """Return scores and evidence where B = r W and the images of a group had a part in W and in the centre.
 
-    `group` is the mean vector of each query's group, of so many images (`sizes`). With e its residual about the class
-    mean, m that mean and f the residual of the query about its group, the matrix of W loses U' K U, where the rows of U
-    are e, m and f. So inner products grow (Woodbury): <x, y> + (U x)' (I - K H)^-1 K (U y), with H = U U'. What is left
-    in W of three or more is how the siblings vary about their own mean, which does not depend on the query.
+    The groups have as many images each. With e the residual of a group's mean about the class mean, m that mean and
+    F the residuals of the images about their group's mean, the matrix of W loses U' K U, where the rows of U are e, m
+    and F. So inner products grow (Woodbury): <x, y> + (U x)' (I - K H)^-1 K (U y), with H = U U'.
     """
-    d, ratio, counts = query.shape[1], parameters["spread"][0], counts.to(query)
-    before, rest = counts[owner], counts[owner] - sizes
+    size, d = members.shape[1:]
+    ratio, counts = parameters["spread"][0], counts.to(members)
+    before, rest = counts[owner], counts[owner] - size
+    group_means, class_means = members.mean(1), means[owner]
     # Vectors, their weights in what W loses, and the class mean afterwards as a sum of them.
-    parts = [
-        (group - means[owner], sizes * before / rest, -sizes / rest),
-        (means[owner], _share(before, ratio), torch.ones_like(rest)),
-    ]
-    if group is not query:
-        parts.append((query - group, sizes / (sizes - 1).to(rest).clamp_min(1), torch.zeros_like(rest)))
-    rows, lost, shift = (torch.stack(values, 1) for values in zip(*parts, strict=True))
+    rows = torch.stack([group_means - class_means, class_means], 1)
+    lost = torch.stack([size * before / rest, _share(before, ratio)], 1)
+    shift = torch.stack([-size / rest, torch.ones_like(rest)], 1)
+    if size > 1:
+        inside = members - group_means[:, None]
+        inside = torch.linalg.qr(inside, mode="r").R if size > d else inside  # the same products in fewer rows
+        rows = torch.cat([rows, inside], 1)
+        lost = torch.nn.functional.pad(lost, (0, inside.shape[1]), value=1.0)
+        shift = torch.nn.functional.pad(shift, (0, inside.shape[1]))
     change = torch.diag_embed(lost)
     change = parameters["share"] * (change - _share(rest, ratio)[:, None, None] * shift[:, :, None] * shift[:, None, :])
-    growth = torch.linalg.solve(torch.eye(rows.shape[1]).to(query) - change @ (rows @ rows.mT), change)
+    growth = torch.linalg.solve(torch.eye(rows.shape[1]).to(rows) - change @ (rows @ rows.mT), change)
     own_mean = (shift[:, None] @ rows)[:, 0]
     weights, weight_before, weight_rest = (1 / (ratio + 1 / k)[:, None] for k in (counts, before, rest))
-    centre = (weight_rest * own_mean - weight_before * means[owner]) / (weights.sum() - weight_before + weight_rest)
-    query, own_mean = query - centre, own_mean - centre
-    vectors = query, own_mean, centre
-    query_along, own_along, centre_along = (torch.einsum("nrd,nd->nr", rows, x)[:, None] for x in vectors)
-    class_along, to_query = (rows @ means.mT).mT - centre_along, query_along @ growth
-    length = query.square().sum(1) + (to_query * query_along).sum((1, 2))
-    inner = query @ means.mT - (query * centre).sum(1, keepdim=True) + (class_along @ to_query.mT)[..., 0]
+    centre = (weight_rest * own_mean - weight_before * class_means) / (weights.sum() - weight_before + weight_rest)
+    query, own_mean = members - centre[:, None], own_mean - centre
+    own_along, centre_along = ((rows @ x[:, :, None])[..., 0] for x in (own_mean, centre))
+    query_along, class_along = query @ rows.mT, (rows @ means.mT).mT - centre_along[:, None]
+    to_query, to_own = query_along @ growth, (own_along[:, None] @ growth)[:, 0]
+    length = query.square().sum(2) + (to_query * query_along).sum(2)
+    inner = query @ means.mT - query @ centre[:, :, None] + to_query @ class_along.mT
     square = means.square().sum(1) - 2 * centre @ means.mT + centre.square().sum(1, keepdim=True)
     square = square + ((class_along @ growth) * class_along).sum(2)
-    own_class = torch.arange(len(owner)), owner
-    inner[own_class] = (query * own_mean).sum(1) + (to_query * own_along).sum((1, 2))
-    square[own_class] = own_mean.square().sum(1) + ((own_along @ growth) * own_along).sum((1, 2))
-    fewer = (counts - sizes[:, None]).clamp_min(1)
-    tiny = torch.finfo(query.dtype).tiny
+    each = torch.arange(len(owner))
+    inner[each, :, owner] = (query @ own_mean[:, :, None] + to_query @ own_along[:, :, None])[..., 0]
+    square[each, owner] = own_mean.square().sum(1) + (to_own * own_along).sum(1)
+    fewer = (counts - size).clamp_min(1)
+    tiny = torch.finfo(members.dtype).tiny
     a, v = fewer * ratio / (fewer * ratio + 1), 1 + ratio / (fewer * ratio + 1)
-    inner, square, length = inner / d, (square / d).clamp_min(tiny), (length / d).clamp_min(tiny)[:, None]
+    inner, square, length = inner / d, (square / d).clamp_min(tiny)[:, None], (length / d).clamp_min(tiny)[..., None]
 
     def score(inner: Tensor, square: Tensor, length: Tensor) -> Tensor:
         return (a * inner - 0.5 * length - 0.5 * a**2 * square) / v - 0.5 * v.log()
@@ -325,21 +329,17 @@ def _leave_out_of_w(
 
 
 def _leave_out_of_means(
-    query: Vectors, group: Vectors, owner: Labels, sizes: Labels, means: Tensor, counts: Tensor, parameters: Parameters
+    members: Groups, owner: Owners, means: Tensor, counts: Tensor, parameters: Parameters
 ) -> tuple[Tensor, Tensor]:
     """Return scores and evidence where W and B are of other classes: a group is left out of its class mean only."""
-    rest = counts[owner] - sizes
-    own_mean = means[owner] - (group - means[owner]) * (sizes / rest)[:, None]
-    whitened = {"spread": parameters["spread"]}
-    own_class = torch.arange(len(owner)), owner
-    scores, evidences = query.new_empty(2, len(query), len(means))
-    for size in sizes.unique():
-        here, fewer = sizes == size, (counts - size).clamp_min(1)
-        scores[here] = quadratic(transform(query[here], whitened), predict(means, fewer, whitened))
-        evidences[here] = evidence(query[here], means, fewer, whitened)
-    weights = predict(own_mean, rest, whitened)
-    scores[own_class] = quadratic(transform(query, whitened)[:, None], weights[:, None])[:, 0, 0]
-    evidences[own_class] = evidence(query[:, None], own_mean[:, None], rest[:, None], whitened)[:, 0, 0]
+    size, whitened = members.shape[1], {"spread": parameters["spread"]}
+    rest, fewer = counts[owner] - size, (counts - size).clamp_min(1)
+    own_mean = means[owner] - (members.mean(1) - means[owner]) * (size / rest)[:, None]
+    query, each = transform(members, whitened), torch.arange(len(owner))
+    scores = quadratic(query, predict(means, fewer, whitened))
+    evidences = evidence(members, means, fewer, whitened)
+    scores[each, :, owner] = quadratic(query, predict(own_mean, rest, whitened)[:, None])[..., 0]
+    evidences[each, :, owner] = evidence(members, own_mean[:, None], rest[:, None], whitened)[..., 0]
     return scores, evidences
 
 
