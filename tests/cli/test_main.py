@@ -120,7 +120,7 @@ def test_every_argument_has_a_help(verb):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["predict", "m", "--format", "csv", "a", "b"], {"model": Path("m"), "images": (Path("a"), Path("b"))}),
+        (["predict", "m", "--format", "csv", "a", "b"], {"classifier": Path("m"), "images": (Path("a"), Path("b"))}),
         (["fit", "s", "-o", "x", "--no-cache"], {"out": Path("x"), "cache": False}),
         (["fit", "s", "--output=x", "--label_column", "c"], {"out": Path("x"), "label_column": "c"}),
         (["evaluate", "s", "--shots", "1", "4", "--way", "all"], {"shots": (1, 4), "way": "all"}),

@@ -56,7 +56,7 @@ def fit(
 
 
 def predict(
-    model: Path,
+    classifier: Path,
     /,
     *images: Path,
     options: ReadOptions = ReadOptions(),
@@ -69,7 +69,7 @@ def predict(
     Files that cannot be read are skipped and named.
 
     Args:
-        model: Folder of a classifier, made by `anyshot fit`.
+        classifier: Folder of a classifier, made by `anyshot fit`.
         images: Picture files; folders and zip or tar files, which are searched for pictures; tables with a column of
             paths; stores. For a classifier of features, files or stores of features.
         options: How sources are read and networks run.
@@ -79,11 +79,11 @@ def predict(
     """
     from anyshot.cli.answers import predict_sources
 
-    print(predict_sources(model, images, options, format, top, out), end="")
+    print(predict_sources(classifier, images, options, format, top, out), end="")
 
 
 def run_test(
-    model: Path,
+    classifier: Path,
     source: Path,
     /,
     *,
@@ -95,7 +95,7 @@ def run_test(
     """Say how well a classifier does on labelled examples that it has not learned from, in all and class by class.
 
     Args:
-        model: Folder of a classifier, made by `anyshot fit`.
+        classifier: Folder of a classifier, made by `anyshot fit`.
         source: Pictures in class folders, or what else `anyshot fit` reads; features with labels for a classifier of
             such.
         options: How sources are read and networks run.
@@ -105,11 +105,11 @@ def run_test(
     """
     from anyshot.cli.answers import measure_classifier
 
-    print(measure_classifier(model, source, options, json, out, split))
+    print(measure_classifier(classifier, source, options, json, out, split))
 
 
 def add(
-    model: Path,
+    classifier: Path,
     /,
     *sources: Path,
     options: ReadOptions = ReadOptions(),
@@ -120,7 +120,7 @@ def add(
     """Add examples to a classifier, of the classes it has or of new ones; nothing is trained.
 
     Args:
-        model: Folder of a classifier, made by `anyshot fit`.
+        classifier: Folder of a classifier, made by `anyshot fit`.
         sources: Pictures in class folders, or what else `anyshot fit` reads; with --to, pictures of one class.
         options: How sources are read and networks run.
         examples: What is learned from.
@@ -129,11 +129,11 @@ def add(
     """
     from anyshot.cli.learning import add_examples
 
-    print(add_examples(model, sources, options, examples, to, out))
+    print(add_examples(classifier, sources, options, examples, to, out))
 
 
 def remove(
-    model: Path,
+    classifier: Path,
     /,
     *classes: str,
     options: EmbedOptions = EmbedOptions(),
@@ -145,7 +145,7 @@ def remove(
     """Remove classes, or single examples, from a classifier.
 
     Args:
-        model: Folder of a classifier, made by `anyshot fit`.
+        classifier: Folder of a classifier, made by `anyshot fit`.
         classes: Names of classes.
         options: Where networks come from and where they run.
         examples: Instead of classes: pictures that it learned from (files of features, where it learned from such).
@@ -158,20 +158,20 @@ def remove(
     """
     from anyshot.cli.learning import remove_classes_or_examples
 
-    print(remove_classes_or_examples(model, classes, options, examples, of, corrections, out))
+    print(remove_classes_or_examples(classifier, classes, options, examples, of, corrections, out))
 
 
-def merge(*models: Path, out: OutOption, using: Path | None = None) -> None:
-    """Make one classifier of several with the same model and head, as if it had learned from all of their examples.
+def merge(*classifiers: Path, out: OutOption, using: Path | None = None) -> None:
+    """Make one classifier of several with the same network and head, as if it had learned from all of their examples.
 
     Args:
-        models: Folders of classifiers, made by `anyshot fit`.
+        classifiers: Folders of classifiers, made by `anyshot fit`.
         out: Folder for the new one.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
     from anyshot.cli.learning import merge_classifiers
 
-    print(merge_classifiers(models, out, DeviceOptions(using).registry()))
+    print(merge_classifiers(classifiers, out, DeviceOptions(using).registry()))
 
 
 @Parameter(name="*", group="Shot curve")
