@@ -288,7 +288,7 @@ def test_a_single_class_is_said_to_have_nothing_beside_it(here, monkeypatch):
     for name in ("red", "green"):
         shutil.rmtree(here / "photos" / name)
     out = run("anyshot fit photos --model run -o lonely", monkeypatch).out
-    assert "1 class, 8 pictures each. It has one class, and nothing to tell it from: add others (anyshot add)." in out
+    assert "1 class, 8 pictures each.\nIt has one class, and nothing to tell it from: add others (anyshot add)." in out
 
 
 def test_embed_says_what_it_leaves_out(here, monkeypatch):

@@ -77,7 +77,7 @@ def fit_source(
         classifier.save(out)
     print_message(report.describe_repeats())
     accuracy = report.describe_accuracy(get_estimator(classifier), out)
-    return f"{out}: {', '.join(_describe_counts(classifier, noun))}.{replaced} {accuracy}".rstrip()
+    return f"{out}: {', '.join(_describe_counts(classifier, noun))}.{replaced}\n{accuracy}".rstrip()
 
 
 def load_features_model(source: Path, name: str, registry: Registry) -> Model | None:

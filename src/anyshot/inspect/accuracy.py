@@ -116,7 +116,7 @@ def rank_classes(case: AdviceCase, at_hand: list[ClassResult], test: HoldoutResu
         ]
         for row in rows[:MOST_CLASSES]
     ]
-    table = Table("", ["class", "examples", "found", "probability", "judged on examples"], cells)
+    table = Table("", ["class", "examples", "recall", "probability", "judged on examples"], cells)
     return Section("Where to add examples first", [sentence], [table], values={"classes": rows})
 
 

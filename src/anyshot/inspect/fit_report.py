@@ -81,7 +81,7 @@ class FitReport:
         return " ".join(sentences)
 
     def describe_accuracy(self, classifier: FewShotClassifier, out: Path) -> str:
-        """Return how accurate a classifier is, as far as its own examples tell, or why they do not tell it."""
+        """Return lines on how accurate a classifier is, as far as its own examples tell, or why they do not."""
         coverage = classifier.coverage_
         if coverage is None or len(classifier.classes_) < 2:
             return _explain_unknown(classifier)
@@ -101,7 +101,8 @@ class FitReport:
         if measured := classifier.state_.examples_measured:
             accepted += f" (both of the examples {measured})"
         unknown = _describe_single_groups(classifier) or self._doubt_variety(classifier)
-        return f"{accuracy.sentences} {test} {describe_calibration(*errors)}; {accepted}.{unknown}"
+        lines = [f"{accuracy.sentences} {test}", f"{describe_calibration(*errors)}; {accepted}.", unknown]
+        return "\n".join(line for line in lines if line)
 
     def _doubt_variety(self, classifier: FewShotClassifier) -> str:
         """Warn that each class may be a single scene, where examples of one differ much less than classes do."""
@@ -110,7 +111,7 @@ class FitReport:
             return ""
         source = "scene" if self._noun == "picture" else "source"
         return (
-            f" The {self._noun}s of a class hardly differ. If they are all of one {source}, those of another may be "
+            f"The {self._noun}s of a class hardly differ. If they are all of one {source}, those of another may be "
             "called none of these: add some, or take --reject 0."
         )
 
@@ -143,7 +144,7 @@ def _describe_single_groups(classifier: FewShotClassifier) -> str:
     if not names:
         return ""
     return (
-        f" All examples of {list_first(names)} belong together: how well new ones are recognised cannot be known, and "
+        f"All examples of {list_first(names)} belong together: how well new ones are recognised cannot be known, and "
         "none is called none of these."
     )
 

@@ -131,7 +131,8 @@ class Evaluation:
             lines += [
                 f"{self.copies} of {len(plan.labels)} examples are copies of others, or nearly so: the accuracies are "
                 "optimistic,",
-                "because a query may be equal to an example that was learned. Name what belongs together (groups).",
+                "because a query may be equal to an example that was learned. Name what belongs together: groups= in",
+                "Python; --group-column or --group-depth of `anyshot evaluate`.",
             ]
         if self.ties:
             lines.append(f"{self.ties:.2g} % of class recalls hold ties, counted as if broken at random.")
