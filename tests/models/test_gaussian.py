@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from anyshot import BadInput, FewShotClassifier, evaluate
@@ -256,6 +256,21 @@ def test_a_cosine_is_worth_as_much_whatever_the_number_of_images():
     rho = r / ((1 + r) * (r + 1 / torch.tensor([1.0, 16.0]).double())).sqrt()
     gain = (near - far) * (1 - rho**2)
     torch.testing.assert_close(gain[0], gain[1])
+
+
+def test_with_a_base_a_logit_is_a_likelihood_ratio_over_the_cosine_that_is_expected():
+    """As without one: a class of one image is worth as much as the base's classes say, and one of sixteen no more."""
+    model, (x, _), k = fit_base(*kind(60, 10, 1.0, 0)), kind(7, 1, 1.0, 1), np.array([1, 4, 16])
+    model["scale"], b = torch.ones(()), model["spread"].numpy()
+    z = ((x - model["mean"]) @ model["matrix"]).numpy()
+    expected_squares = b + 1 / np.array([*k, 1, 1, 1, 1])[:, None]
+    z /= np.sqrt((z**2 / expected_squares).mean(1, keepdims=True))  # everything at its expected length
+    means, query = z[:3], z[3:]
+    a, v = k[:, None] * b / (k[:, None] * b + 1), 1 + b / (k[:, None] * b + 1)
+    ratios = norm(a * means, v**0.5).logpdf(query[:, None]) - norm(0, (1 + b) ** 0.5).logpdf(query[:, None])
+    rho = b.sum() / ((1 + b).sum() * (b + 1 / k[:, None]).sum(1)) ** 0.5
+    expected = ratios.mean(2) * rho[0] / rho
+    np.testing.assert_allclose(logits_of(model, x[:3], torch.from_numpy(k), x[3:]), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("times", [1e6, 1e-6])

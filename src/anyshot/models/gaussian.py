@@ -94,29 +94,33 @@ def predict(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> F
     """Return the weights of `predict_class` over the number of dimensions, for means of vectors before `transform`.
 
     How long a vector is tells little of its class. Queries and class means are scaled to the length that is expected of
-    an image and of the mean of so many images (length normalisation, Garcia-Romero and Espy-Wilson 2011). So their
-    cosine is all that counts where B = r W. There the score is over that of a class of which nothing was seen, and
+    an image and of the mean of so many images (length normalisation, Garcia-Romero and Espy-Wilson 2011). Where B = r W
+    their cosine is then all that counts. The score is a log-likelihood ratio over a class of which nothing was seen,
     times `_dimensions`.
     """
     z, spread = _whiten(prototypes, parameters), parameters["spread"]
     z = _at_expected_length(z, counts.to(z)[..., None], spread)
-    weights = predict_class(z, counts, parameters)
-    if "share" in parameters:  # B = r W, of the support
-        unseen = -0.5 * (1 + spread.log1p()).sum()  # its logit, for every query of the expected length
-        weights = torch.cat([weights[..., :-1], weights[..., -1:] - unseen], -1)
-        weights = weights * _dimensions(counts.to(z), spread[0])[..., None]
-    return weights / z.shape[-1]
+    unseen = predict_class(torch.zeros_like(z[..., :1, :]), torch.zeros_like(counts[..., :1]), parameters)
+    weights = predict_class(z, counts, parameters) - unseen
+    return weights * _dimensions(counts.to(z), parameters)[..., None] / z.shape[-1]
 
 
-def _dimensions(counts: Tensor, ratio: Tensor) -> Tensor:
-    """Return how many independent dimensions tell of a class of so many images, in units of DIMENSIONS.
+def _dimensions(counts: Tensor, parameters: Parameters) -> Tensor:
+    """Return how many independent dimensions tell of a class of so many images, in units of those for a single one.
 
     What tells classes apart lies in few directions; what single images have besides lies in many, and averages out. So
     the cosine with a class of few images strays less, and is worth more dimensions: in inverse proportion to the cosine
-    that is expected. DIMENSIONS is for classes of one image, where r is as assumed.
+    that is expected. The unit is for classes of one image: DIMENSIONS where r is as assumed, and with a base what its
+    own classes tell.
     """
-    expected = ratio / ((1 + ratio) * (ratio + 1 / counts)).sqrt()
-    return RATIO / (1 + RATIO) / expected
+    spread, is_of_support = parameters["spread"], "share" in parameters
+    single = spread.new_tensor(RATIO / (1 + RATIO)) if is_of_support else _expected_cosine(counts.new_ones(()), spread)
+    return single / _expected_cosine(counts, spread)
+
+
+def _expected_cosine(counts: Tensor, spread: Tensor) -> Tensor:
+    """Return the cosine that is expected between an image and the mean of so many other images of its class."""
+    return spread.sum() / ((1 + spread).sum() * (spread + 1 / counts[..., None]).sum(-1)).sqrt()
 
 
 def evidence(
@@ -325,7 +329,7 @@ def _leave_out_of_w(
         return -0.5 * length / image_length - 0.5 * image_length.log()
 
     scores = score(inner * factor, class_length, image_length) - unseen(image_length)
-    return scores * _dimensions(fewer, ratio), score(inner, square, length) - unseen(length)
+    return scores * _dimensions(fewer, parameters), score(inner, square, length) - unseen(length)
 
 
 def _leave_out_of_means(
