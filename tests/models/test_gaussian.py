@@ -258,19 +258,23 @@ def test_a_cosine_is_worth_as_much_whatever_the_number_of_images():
     torch.testing.assert_close(gain[0], gain[1])
 
 
-def test_with_a_base_a_logit_is_a_likelihood_ratio_over_the_cosine_that_is_expected():
-    """As without one: a class of one image is worth as much as the base's classes say, and one of sixteen no more."""
-    model, (x, _), k = fit_base(*kind(60, 10, 1.0, 0)), kind(7, 1, 1.0, 1), np.array([1, 4, 16])
-    model["scale"], b = torch.ones(()), model["spread"].numpy()
-    z = ((x - model["mean"]) @ model["matrix"]).numpy()
-    expected_squares = b + 1 / np.array([*k, 1, 1, 1, 1])[:, None]
-    z /= np.sqrt((z**2 / expected_squares).mean(1, keepdims=True))  # everything at its expected length
-    means, query = z[:3], z[3:]
+@pytest.mark.parametrize("counts", [(3, 3, 3), (1, 4, 16)])
+def test_with_a_base_a_logit_is_a_likelihood_ratio_over_the_cosine_that_is_expected(counts):
+    """On average over the classes the division changes nothing, and at equal shots nothing at all."""
+    base, k = fit_base(*kind(60, 10, 1.0, 0)), np.array(counts)
+    x, owner = kind(3, 17, 1.0, 1)
+    is_support = torch.from_numpy(np.arange(17) < k[:, None]).flatten()
+    support, query = x[is_support], x[~is_support][:5]
+    model = fit(moments_of(support, owner[is_support]), Examples(support, owner[is_support]), base)
+    assert "share" not in model, "the base is used"
+    means, b = class_means(support, owner[is_support]), base["spread"].numpy()
+    z = ((torch.cat([means, query]) - base["mean"]) @ base["matrix"]).numpy()
+    z /= np.sqrt((z**2 / (b + 1 / np.r_[k, np.ones(5)][:, None])).mean(1, keepdims=True))  # at their expected length
     a, v = k[:, None] * b / (k[:, None] * b + 1), 1 + b / (k[:, None] * b + 1)
-    ratios = norm(a * means, v**0.5).logpdf(query[:, None]) - norm(0, (1 + b) ** 0.5).logpdf(query[:, None])
+    ratios = norm(a * z[:3], v**0.5).logpdf(z[3:, None]) - norm(0, (1 + b) ** 0.5).logpdf(z[3:, None])
     rho = b.sum() / ((1 + b).sum() * (b + 1 / k[:, None]).sum(1)) ** 0.5
-    expected = ratios.mean(2) * rho[0] / rho
-    np.testing.assert_allclose(logits_of(model, x[:3], torch.from_numpy(k), x[3:]), expected, rtol=1e-6)
+    expected = float(model["scale"]) * ratios.mean(2) * rho.mean() / rho
+    np.testing.assert_allclose(logits_of(model, means, torch.from_numpy(k), query), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("times", [1e6, 1e-6])
@@ -359,14 +363,17 @@ def test_leaving_out_with_a_base_subtracts_from_the_class_mean_only():
     X, y, *_ = unequal()
     x, owner = normalize(torch.from_numpy(X)), torch.from_numpy(y)
     model = {**fit_base(*base()), "scale": torch.tensor(0.3).double()}
+    b, fewer = model["spread"], (torch.bincount(owner) - 1).clamp_min(1)
+    cosines = b.sum() / ((1 + b).sum() * (b + 1 / fewer[:, None]).sum(1)).sqrt()
     left = leave_one_out(moments_of(x, owner), Examples(x, owner), model)
+    model["cosine"] = cosines.mean()  # that of a support whose classes have one image less
     asked = torch.nonzero(torch.bincount(owner)[owner] > 1)[:, 0]
     assert left.owner.tolist() == owner[asked].tolist()
     for row, image in enumerate(asked.tolist()):
         stays = torch.arange(len(x)) != image
-        means, counts = class_means(x[stays], owner[stays]), (torch.bincount(owner) - 1).clamp_min(1)
-        torch.testing.assert_close(left.logits[row], logits_of(model, means, counts, x[[image]])[0])
-        torch.testing.assert_close(left.evidence[row], evidence_of(model, means, counts, x[[image]])[0])
+        means = class_means(x[stays], owner[stays])
+        torch.testing.assert_close(left.logits[row], logits_of(model, means, fewer, x[[image]])[0])
+        torch.testing.assert_close(left.evidence[row], evidence_of(model, means, fewer, x[[image]])[0])
 
 
 @pytest.mark.parametrize("shot", [2, 3])

@@ -106,16 +106,15 @@ def predict(prototypes: Prototypes, counts: Counts, parameters: Parameters) -> F
 
 
 def _dimensions(counts: Tensor, parameters: Parameters) -> Tensor:
-    """Return how many independent dimensions tell of a class of so many images, in units of those for a single one.
+    """Return how many independent dimensions tell of a class of so many images, in units of the factor of the logits.
 
     What tells classes apart lies in few directions; what single images have besides lies in many, and averages out. So
     the cosine with a class of few images strays less, and is worth more dimensions: in inverse proportion to the cosine
-    that is expected. The unit is for classes of one image: DIMENSIONS where r is as assumed, and with a base what its
-    own classes tell.
+    that is expected. The factor is for classes of one image, where r is as assumed; with a base it is for the average
+    class of the support, so that nothing changes where all have as many images.
     """
-    spread, is_of_support = parameters["spread"], "share" in parameters
-    single = spread.new_tensor(RATIO / (1 + RATIO)) if is_of_support else _expected_cosine(counts.new_ones(()), spread)
-    return single / _expected_cosine(counts, spread)
+    typical = parameters.get("cosine", RATIO / (1 + RATIO))
+    return typical / _expected_cosine(counts, parameters["spread"])
 
 
 def _expected_cosine(counts: Tensor, spread: Tensor) -> Tensor:
@@ -336,8 +335,9 @@ def _leave_out_of_means(
     members: Groups, owner: Owners, means: Tensor, counts: Tensor, parameters: Parameters
 ) -> tuple[Tensor, Tensor]:
     """Return scores and evidence where W and B are of other classes: a group is left out of its class mean only."""
-    size, whitened = members.shape[1], {"spread": parameters["spread"]}
+    size, spread = members.shape[1], parameters["spread"]
     rest, fewer = counts[owner] - size, (counts - size).clamp_min(1)
+    whitened = {"spread": spread, "cosine": _expected_cosine(fewer.to(spread), spread).mean()}
     own_mean = means[owner] - (members.mean(1) - means[owner]) * (size / rest)[:, None]
     query, each = transform(members, whitened), torch.arange(len(owner))
     scores = quadratic(query, predict(means, fewer, whitened))
@@ -380,6 +380,7 @@ def fit(moments: Moments, examples: Examples, base: Parameters | None = None) ->
     if base is None or not base["helps"] or is_foreign(moments, base):
         return model
     based = {name: base[name] for name in ("mean", "matrix", "spread")}
+    based["cosine"] = _expected_cosine(moments.counts.to(based["spread"]), based["spread"]).mean()
     based, based_loss = _with_scale(based, moments, examples, float(base["dimensions"]))
     return model if based_loss - loss > EVIDENCE else based
 
@@ -445,6 +446,7 @@ def _try_single_images(
 ) -> tuple[Float[Tensor, " class_"], float]:
     """Return what W and B of some classes gain single images of others over a cosine, and the likeliest factor."""
     fitted = diagonalise(moments, *shrinkage)
+    fitted["cosine"] = _expected_cosine(fitted["spread"].new_ones(()), fitted["spread"])
     rank, is_query = _halves(owner)
     query, answer = others[is_query], owner[is_query]
     counts = torch.bincount(answer)
