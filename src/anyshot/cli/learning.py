@@ -16,6 +16,7 @@ from anyshot.classify.files import describe_existing, find_onnx_backbone, is_cla
 from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.classify.keys import hash_rows
 from anyshot.cli.options import EmbedOptions, ExampleOptions, ReadOptions
+from anyshot.data.layout import SourceOptions
 from anyshot.data.open import has_features, open_unlabelled
 from anyshot.data.source import Source, check_content, describe_notes, select_splits
 from anyshot.errors import BadInput, as_bad_input, look_up
@@ -50,6 +51,22 @@ def check_size(estimator: FewShotClassifier, source: Source, name: str) -> None:
     size, wanted = int(np.prod(source.features.shape[1:])), getattr(estimator, "n_features_in_", None)
     if wanted not in (None, size):
         raise BadInput(f"{name} has features of {size} numbers, and the classifier learned from {wanted} each.")
+
+
+@contextlib.contextmanager
+def open_with_features(
+    paths: Sequence[Path],
+    backbone: Embedder | None,
+    cache: FeatureCache | None,
+    layout: SourceOptions | None = None,
+    title: str = "embedding",
+) -> Iterator[Source]:
+    """Open unlabelled examples of several paths: features, or pictures with the features that a backbone computes."""
+    with open_unlabelled(paths, layout, has_features=backbone is None) as examples:
+        if backbone is not None:
+            print_message("\n".join(describe_notes(examples)))
+            examples = embed_pictures(backbone, examples.items, cache, title, print_message)
+        yield examples
 
 
 # ------------------------------------------------------------------------------------------------------------------ fit
@@ -261,10 +278,8 @@ def _remove_examples(
 ) -> str:
     """Forget single examples, pictures or rows of files of features: all of them, or none if one is not found."""
     estimator, backbone = get_estimator(classifier), get_backbone(classifier)
-    with open_unlabelled(sources, has_features=backbone is None) as examples:
-        if backbone is not None:
-            examples = embed_pictures(backbone, examples.items, cache, say=print_message)
-        if not examples.has_features:
+    with open_with_features(sources, backbone, cache) as examples:
+        if not examples.items:
             raise BadInput("there are no pictures to remove: name files, or folders of them.")
     check_size(estimator, examples, " ".join(map(str, sources)))
     wanted, x = look_up("class", class_name, estimator.labels_by_name) if class_name else None, examples.features
