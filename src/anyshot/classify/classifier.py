@@ -634,9 +634,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def is_known(self, X: Any) -> Bool[np.ndarray, " image"]:
         """Return whether each image looks like one of the classes, rather than none of these."""
-        vectors = self.vectors(X)
+        rows = self._check_rows(X)
         with self._lock:
-            return self.evidence_of(vectors) >= self.threshold_
+            evidence = [self.evidence_of(part) for part in self._vector_parts(rows)]
+            return np.concatenate(evidence) >= self.threshold_
 
     def calibration_error(self, X: Any, y: Any) -> float:
         """Return the expected calibration error on labelled images.

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from scipy.special import softmax
 
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.images import load_classifier
@@ -59,7 +58,8 @@ def predict_sources(
         raise BadInput("there are no examples to classify: give files of pictures, or of features.")
     with open_with_features(sources, backbone, options.open_cache(), options.layout, "classifying") as examples:
         if not examples.items:
-            raise BadInput("none of the pictures could be read.")
+            none = "none of the pictures could be read." if examples.skipped else "there are no pictures to classify."
+            raise BadInput(none)
         check_size(estimator, examples, " ".join(map(str, sources)))
         answers = list(_answer(estimator, examples.names, examples.features, top))
     match format:
@@ -82,17 +82,12 @@ def _answer(classifier: FewShotClassifier, names: Sequence[str], features: np.nd
     and `probability` its probability; otherwise both are None, because probabilities only compare the classes with each
     other. `best` holds the likeliest classes with these probabilities.
     """
-    vectors = classifier.vectors(features)
-    logits, evidence = classifier.logits_of(vectors), classifier.evidence_of(vectors)
-    rows = zip(names, logits, softmax(logits, axis=1), evidence >= classifier.threshold_, strict=True)
-    for name, row, probabilities, is_known in rows:
-        order = np.argsort(-row)[:top]
-        best = [
-            {"class": classifier.classes_[place].item(), "probability": round(float(probabilities[place]), 6)}
-            for place in order
-        ]
+    columns = *classifier.top(features, top), classifier.is_known(features)
+    for name, labels, probabilities, is_known in zip(names, *(column.tolist() for column in columns), strict=True):
+        pairs = zip(labels, probabilities, strict=True)
+        best = [{"class": label, "probability": round(probability, 6)} for label, probability in pairs]
         first = best[0] if is_known else {"class": None, "probability": None}
-        yield {"image": name, **first, "is_known": bool(is_known), "nearest": best[0]["class"], "best": best}
+        yield {"image": name, **first, "is_known": is_known, "nearest": best[0]["class"], "best": best}
 
 
 def _to_table(answers: Sequence[Answer], noun: str) -> str:

@@ -48,8 +48,8 @@ def get_backbone(classifier: Classifier) -> Embedder | None:
 
 def check_size(estimator: FewShotClassifier, source: Source, name: str) -> None:
     """Raise BadInput where the features of a source are not as long as those that a classifier learned from."""
-    size, wanted = int(np.prod(source.features.shape[1:])), getattr(estimator, "n_features_in_", None)
-    if wanted not in (None, size):
+    size, wanted = int(np.prod(source.features.shape[1:])), estimator.n_features_in_
+    if size != wanted:
         raise BadInput(f"{name} has features of {size} numbers, and the classifier learned from {wanted} each.")
 
 
