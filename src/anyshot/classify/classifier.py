@@ -488,6 +488,9 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def parse_labels(self, names: Sequence[str]) -> list[Any]:
         """Return the labels of classes by their names; a new class gets a label of the type of the others.
 
+        Args:
+            names: The names, of known classes or new ones.
+
         Raises:
             BadInput: If the labels are numbers, and a new name is none.
         """

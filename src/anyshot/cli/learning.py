@@ -61,10 +61,18 @@ def open_with_features(
     layout: SourceOptions | None = None,
     title: str = "embedding",
 ) -> Iterator[Source]:
-    """Open unlabelled examples of several paths: features, or pictures with the features that a backbone computes."""
+    """Open unlabelled examples of several paths with their features.
+
+    Args:
+        paths: Paths of features, or of pictures where there is a backbone.
+        backbone: What embeds the pictures.
+        cache: Features of earlier runs.
+        layout: How the sources are laid out, where that cannot be seen.
+        title: Title of the progress bar.
+    """
     with open_unlabelled(paths, layout, has_features=backbone is None) as examples:
         if backbone is not None:
-            print_message("\n".join(describe_notes(examples)))
+            print_message("\n".join(describe_notes(examples)) if examples.items else "")
             examples = embed_pictures(backbone, examples.items, cache, title, print_message)
         yield examples
 
