@@ -58,8 +58,8 @@ def predict_sources(
         raise BadInput("there are no examples to classify: give files of pictures, or of features.")
     with open_with_features(sources, backbone, options.open_cache(), options.layout, "classifying") as examples:
         if not examples.items:
-            none = "none of the pictures could be read." if examples.skipped else "there are no pictures to classify."
-            raise BadInput(none)
+            message = "none of the pictures could be read" if examples.skipped else "there are no pictures to classify"
+            raise BadInput(f"{message}.")
         check_size(estimator, examples, " ".join(map(str, sources)))
         answers = list(_answer(estimator, examples.names, examples.features, top))
     match format:

@@ -247,7 +247,7 @@ def remove_classes_or_examples(
         else:
             classifier.remove([look_up("class", name, labels) for name in names])
             return f"{count_noun(len(set(names)), 'class')} removed"
-        if gone := [name for name in labels if name not in estimator.labels_by_name]:
+        if gone := sorted(labels.keys() - estimator.labels_by_name.keys()):
             has, is_ = ("has", "is") if len(gone) == 1 else ("have", "are")
             done += f"; {list_first(gone, MOST_NAMES)} {has} none left and {is_} gone"
         return done
