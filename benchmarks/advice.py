@@ -248,9 +248,8 @@ def _gains(
     fitted = FewShotClassifier(head).fit(x[support], labels)
     left_out = _leave_each_out(fitted, x[support], labels)
     own = softmax(fitted.scale_ * left_out.scores, axis=1)[np.arange(len(labels)), labels]
-    recall, sure = (
-        np.array([v[labels == c].mean() for c in range(way)]) for v in ((left_out.predicted == labels) * 1.0, own)
-    )
+    is_right = left_out.is_scored & (left_out.scores.argmax(1) == labels)
+    recall, sure = (np.array([v[labels == c].mean() for c in range(way)]) for v in (is_right, own))
     shots = [shot for shot in (1, 2, 3, 4) if shot < counts.min()]
     of = evaluate(x[support], labels, head, shots, way, 1, 40).of(head)
     first = max((i for i, shot in enumerate(shots) if shot <= shots[-1] / 2), default=0)

@@ -216,6 +216,8 @@ def test_words_of_errors():
         fitted.remove(range(5))
     with pytest.raises(BadInput, match=r"same head.*: these have the head posterior and proto"):
         fitted.merge(FewShotClassifier("proto").fit(X, y))
+    with pytest.raises(BadInput, match="these have the way to embed mean_pool and max_pool"):
+        FewShotClassifier("proto", embed="mean").fit(X, y).merge(FewShotClassifier("proto", embed="max").fit(X, y))
     with pytest.raises(BadInput, match="cannot be in one classifier"):
         fitted.partial_fit(X[:1], ["name"])
     with pytest.raises(BadInput, match="from 1 to 256"):

@@ -14,7 +14,7 @@ import pytest
 from helpers.classifiers import pictures, small_model
 from helpers.shell import run
 
-from anyshot import FewShotClassifier
+from anyshot import FewShotClassifier, ImageClassifier
 from anyshot.files import locked
 
 
@@ -338,6 +338,10 @@ def test_groups_are_kept_beside_embedded_features(model, monkeypatch):
     run("anyshot embed photos --model run -o plain.npz", monkeypatch)
     run("anyshot fit plain.npz -o of-features", monkeypatch)
     assert abs(FewShotClassifier.load("of-features").threshold_ / thresholds[0] - 1) > 1e-3
+    assert run("anyshot pack folder photos --group-depth 2 -o pictures", monkeypatch).code == 0
+    assert run("anyshot fit pictures --model run -o of-pictures", monkeypatch).code == 0
+    in_python = ImageClassifier("run").fit("pictures").classifier
+    assert in_python.threshold_ == ImageClassifier.load("of-pictures").classifier.threshold_
     # The same place, other groups: not what is there already.
     assert run("anyshot embed photos --model run --group-depth 2 -o e", monkeypatch).code == 0
     said = run("anyshot embed photos --model run -o e", monkeypatch)

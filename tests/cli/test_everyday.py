@@ -209,6 +209,8 @@ def test_one_is_no_plural(here, monkeypatch):
 def test_single_examples_are_removed_by_their_files(here, monkeypatch):
     out = run("anyshot remove model --examples photos/red/0.png photos/blue/3.png -o fewer", monkeypatch).out
     assert "fewer: 2 examples of blue, red removed; 3 classes now, 7 to 8 examples each." in out
+    done = run("anyshot remove model --examples photos", monkeypatch)
+    assert (done.code, "the last one cannot be removed" in done.err) == (2, True)
     every = " ".join(map(str, sorted(Path("photos/red").iterdir())))
     out = run(f"anyshot remove model --examples {every} photos/blue/3.png -o two", monkeypatch).out
     assert "two: 9 examples of blue, red removed; red has none left and is gone; 2 classes now" in out

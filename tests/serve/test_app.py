@@ -362,7 +362,7 @@ def test_a_new_class_of_integer_classes_is_an_integer():
     served = ServedClassifier(classifier)
     served.add("7", picture(2))
     assert served.current.classes_.tolist() == [0, 1, 7]
-    with pytest.raises(HTTPException, match="422"):
+    with pytest.raises(BadInput, match="'seven' cannot be one"):
         served.add("seven", picture(2))
 
 

@@ -444,7 +444,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         words = "the head", "the readout", "the way to embed", "so many positions:", "so many numbers per example:"
         for word, mine, theirs in zip(words, self._merge_key(), other._merge_key(), strict=False):
             if mine != theirs:
-                return f"these have {word} {mine} and {theirs}"
+                return f"these have {word} {getattr(mine, '__name__', mine)} and {getattr(theirs, '__name__', theirs)}"
         return "these have learned other parameters"
 
     def _set_support(self, support: Support) -> "FewShotClassifier":
@@ -479,6 +479,27 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def classes_(self) -> Shaped[np.ndarray, " class"]:
         """The labels, in order."""
         return self.support_.labels
+
+    @property
+    def labels_by_name(self) -> dict[str, Any]:
+        """The labels by their names, which are text; none without a class."""
+        return {str(label): label for label in self.classes_} if self.is_fitted else {}
+
+    def parse_labels(self, names: Sequence[str]) -> list[Any]:
+        """Return the labels of classes by their names; a new class gets a label of the type of the others.
+
+        Args:
+            names: The names, of known classes or new ones.
+
+        Raises:
+            BadInput: If the labels are numbers, and a new name is none.
+        """
+        labels = self.labels_by_name
+        if labels and self.classes_.dtype.kind in "iuf":
+            for name in {*names} - labels.keys():
+                with as_bad_input((ValueError, OverflowError), f"the classes are numbers: {name!r} cannot be one."):
+                    labels[name] = self.classes_.dtype.type(name)
+        return [labels.get(name, name) for name in names]
 
     @property
     def threshold_(self) -> float:
@@ -616,9 +637,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def is_known(self, X: Any) -> Bool[np.ndarray, " image"]:
         """Return whether each image looks like one of the classes, rather than none of these."""
-        vectors = self.vectors(X)
+        rows = self._check_rows(X)
         with self._lock:
-            return self.evidence_of(vectors) >= self.threshold_
+            evidence = [self.evidence_of(part) for part in self._vector_parts(rows)]
+            return np.concatenate(evidence) >= self.threshold_
 
     def calibration_error(self, X: Any, y: Any) -> float:
         """Return the expected calibration error on labelled images.

@@ -124,13 +124,15 @@ class ImageClassifier:
             progress: Is called with shares of the work that add up to 1.
             cache: Pictures whose features it has are not embedded again.
             groups: Which pictures belong together, one for each (see `FewShotClassifier.fit`). Where None, these are
-                photos of one class taken within 30 seconds of each other, and near-copies by their features.
+                the groups of the source, if it has some; else photos of one class taken within 30 seconds of each
+                other, and near-copies by their features.
         """
         if labels is None:
             if not isinstance(images, str | Path):
                 raise BadInput("pictures need labels: give one for each picture, or a folder of class folders.")
             with open_examples(Path(images), choose=partial(select_splits, wanted=(), for_test=False)) as source:
                 check_content(source, Path(images), has_features=False)
+                groups = source.groups if groups is None else groups
                 unread = self.learn(source.items, source.labels, progress, cache, groups=groups)
             for why in unread:
                 warnings.warn(f"left out: {why}", stacklevel=2)

@@ -5,7 +5,6 @@ This is the one definition of that number: `anyshot fit` and `anyshot advise` bo
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -88,23 +87,16 @@ class LeaveOneOutScores:
 
     Attributes:
         scores: Scores, without the temperature; NaN where nothing of an example's class would be left.
-        labels: The classes of the examples, counted from 0.
         accuracy: The accuracy, also that with each example left out by itself.
     """
 
     scores: Scores
-    labels: Labels
     accuracy: LeaveOneOutAccuracy
 
-    @cached_property
+    @property
     def is_scored(self) -> np.ndarray:
         """Whether each example could be left out."""
         return ~np.isnan(self.scores[:, 0])
-
-    @cached_property
-    def predicted(self) -> Int[np.ndarray, " example"]:
-        """The class that each example is taken for; -1 where it could not be left out."""
-        return np.where(self.is_scored, np.nan_to_num(self.scores).argmax(1), -1)
 
 
 def leave_out(head: BoundHead, vectors: Vectors, labels: Labels, groups: Groups) -> LeaveOneOutScores:
@@ -131,7 +123,7 @@ def leave_out(head: BoundHead, vectors: Vectors, labels: Labels, groups: Groups)
         accuracy = replace(
             accuracy, in_groups=in_groups, groups=groups.count, members=groups.members, evidence=groups.evidence
         )
-    return LeaveOneOutScores(scores, labels, accuracy)
+    return LeaveOneOutScores(scores, accuracy)
 
 
 def leave_out_examples(
@@ -160,7 +152,7 @@ def leave_out_examples(
     vectors, row_labels = classifier.vectors(features[rows]), labels[rows]
     row_groups = find_groups(vectors, row_labels, names, times, groups)
     result = leave_out(classifier.learned_head_, vectors, row_labels, row_groups)
-    return LeaveOneOutScores(result.scores[copy_of.reshape(-1)], labels, result.accuracy)
+    return LeaveOneOutScores(result.scores[copy_of.reshape(-1)], result.accuracy)
 
 
 def _compute_accuracy(scores: Scores, labels: Labels) -> float:

@@ -13,15 +13,14 @@ from typing import Any, Literal
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from scipy.special import softmax
 
 from anyshot.classify.classifier import FewShotClassifier
-from anyshot.classify.images import ImageClassifier, load_classifier
+from anyshot.classify.images import load_classifier
 from anyshot.cli.classifiers import CurveOptions
-from anyshot.cli.learning import check_size, get_backbone, get_estimator, load_features_model
+from anyshot.cli.learning import check_size, get_backbone, get_estimator, load_features_model, open_with_features
 from anyshot.cli.options import ExampleOptions, ReadOptions, parse_way
-from anyshot.data.open import has_features, open_unlabelled
-from anyshot.data.source import Source, check_content, describe_notes, select_splits
+from anyshot.data.open import has_features
+from anyshot.data.source import Source, check_content, select_splits
 from anyshot.errors import BadInput
 from anyshot.files import write_json, write_text
 from anyshot.inspect.advice import Advice, advise
@@ -34,7 +33,7 @@ from anyshot.inspect.sections import as_text
 from anyshot.inspect.unlabelled import check_same_shape, describe_ranking, rank_unlabelled
 from anyshot.machine import release_large_blocks
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embedder, load_embedder
-from anyshot.models.features import describe_unreadable, embed_items, embed_pictures, open_examples, read_examples
+from anyshot.models.features import embed_pictures, open_examples, read_examples
 from anyshot.progress import print_message, progress
 from anyshot.tables import round_row, to_csv, write_table
 from anyshot.text import count_noun, to_one_line, to_printable
@@ -54,18 +53,18 @@ def predict_sources(
     if top < 1:
         raise BadInput(f"the likeliest {top} classes cannot be shown: name a number from 1.")
     classifier = load_classifier(model, options.registry())
-    if isinstance(classifier, FewShotClassifier):
-        if not sources:
-            raise BadInput("there are no examples to classify: give files of features.")
-        with open_unlabelled(sources, options.layout, has_features=True) as examples:
-            check_size(classifier, examples, " ".join(map(str, sources)))
-            answers = list(_answer(classifier, examples.names, examples.features, top))
-    else:
-        answers = _classify_pictures(classifier, sources, top, options)
-    noun = "image" if isinstance(classifier, ImageClassifier) else "example"
+    estimator, backbone = get_estimator(classifier), get_backbone(classifier)
+    if not sources:
+        raise BadInput("there are no examples to classify: give files of pictures, or of features.")
+    with open_with_features(sources, backbone, options.open_cache(), options.layout, "classifying") as examples:
+        if not examples.items:
+            message = "none of the pictures could be read" if examples.skipped else "there are no pictures to classify"
+            raise BadInput(f"{message}.")
+        check_size(estimator, examples, " ".join(map(str, sources)))
+        answers = list(_answer(estimator, examples.names, examples.features, top))
     match format:
         case "table":
-            text = _to_table(answers, noun)
+            text = _to_table(answers, "example" if backbone is None else "image")
         case "csv":
             text = _to_csv(answers)
         case "json":
@@ -76,30 +75,6 @@ def predict_sources(
     return f"{out}: {count_noun(len(answers), 'answer')}.\n"
 
 
-def _classify_pictures(
-    classifier: ImageClassifier, sources: Sequence[Path], top: int, options: ReadOptions
-) -> list[Answer]:
-    answers: list[Answer] = []
-    unreadable: list[str] = []
-    with open_unlabelled(sources, options.layout) as pictures:
-        items = pictures.items
-        if not items:
-            raise BadInput("there are no pictures to classify: give files, or folders with pictures in them.")
-        print_message("\n".join(describe_notes(pictures)))
-        with progress(f"classifying {len(items)} pictures", float(len(items))) as advance:
-            for batch in embed_items(classifier.backbone, items, options.open_cache()):
-                unreadable += [one.why for one in batch if one.features is None]
-                features = [one.features for one in batch if one.features is not None]
-                names = [one.item.name for one in batch if one.features is not None]
-                if names:
-                    answers += _answer(classifier.classifier, names, np.stack(features), top)
-                advance(float(len(batch)))
-    print_message(describe_unreadable(unreadable))
-    if not answers:
-        raise BadInput("none of the pictures could be read.")
-    return answers
-
-
 def _answer(classifier: FewShotClassifier, names: Sequence[str], features: np.ndarray, top: int) -> Iterator[Answer]:
     """Yield an answer per example; every format shows the same ones.
 
@@ -107,17 +82,12 @@ def _answer(classifier: FewShotClassifier, names: Sequence[str], features: np.nd
     and `probability` its probability; otherwise both are None, because probabilities only compare the classes with each
     other. `best` holds the likeliest classes with these probabilities.
     """
-    vectors = classifier.vectors(features)
-    logits, evidence = classifier.logits_of(vectors), classifier.evidence_of(vectors)
-    rows = zip(names, logits, softmax(logits, axis=1), evidence >= classifier.threshold_, strict=True)
-    for name, row, probabilities, is_known in rows:
-        order = np.argsort(-row)[:top]
-        best = [
-            {"class": classifier.classes_[place].item(), "probability": round(float(probabilities[place]), 6)}
-            for place in order
-        ]
+    columns = *classifier.top(features, top), classifier.is_known(features)
+    for name, labels, probabilities, is_known in zip(names, *(column.tolist() for column in columns), strict=True):
+        pairs = zip(labels, probabilities, strict=True)
+        best = [{"class": label, "probability": round(probability, 6)} for label, probability in pairs]
         first = best[0] if is_known else {"class": None, "probability": None}
-        yield {"image": name, **first, "is_known": bool(is_known), "nearest": best[0]["class"], "best": best}
+        yield {"image": name, **first, "is_known": is_known, "nearest": best[0]["class"], "best": best}
 
 
 def _to_table(answers: Sequence[Answer], noun: str) -> str:
@@ -243,13 +213,11 @@ def _write_advice(advice: Advice, source: Path, out: Path) -> None:
 def _open_unlabelled(
     path: Path | None, labelled: Source, embedder: Embedder | None, options: ReadOptions
 ) -> Iterator[Source | None]:
-    """Open unlabelled examples, and compute the features of pictures; None where none are named."""
+    """Open unlabelled examples with their features; None where none are named."""
     if path is None:
         yield None
         return
-    with open_unlabelled([path], options.layout, has_features=embedder is None) as examples:
-        if embedder is not None:
-            examples = embed_pictures(embedder, examples.items, options.open_cache(), say=print_message)
+    with open_with_features([path], embedder, options.open_cache(), options.layout) as examples:
         if not examples.items:
             raise BadInput(f"{path} has no picture that can be read.")
         check_same_shape(labelled.features.shape, examples.features.shape)

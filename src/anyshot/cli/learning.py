@@ -16,6 +16,7 @@ from anyshot.classify.files import describe_existing, find_onnx_backbone, is_cla
 from anyshot.classify.images import ImageClassifier, load_classifier
 from anyshot.classify.keys import hash_rows
 from anyshot.cli.options import EmbedOptions, ExampleOptions, ReadOptions
+from anyshot.data.layout import SourceOptions
 from anyshot.data.open import has_features, open_unlabelled
 from anyshot.data.source import Source, check_content, describe_notes, select_splits
 from anyshot.errors import BadInput, as_bad_input, look_up
@@ -47,9 +48,33 @@ def get_backbone(classifier: Classifier) -> Embedder | None:
 
 def check_size(estimator: FewShotClassifier, source: Source, name: str) -> None:
     """Raise BadInput where the features of a source are not as long as those that a classifier learned from."""
-    size, wanted = int(np.prod(source.features.shape[1:])), getattr(estimator, "n_features_in_", None)
-    if wanted not in (None, size):
+    size, wanted = int(np.prod(source.features.shape[1:])), estimator.n_features_in_
+    if size != wanted:
         raise BadInput(f"{name} has features of {size} numbers, and the classifier learned from {wanted} each.")
+
+
+@contextlib.contextmanager
+def open_with_features(
+    paths: Sequence[Path],
+    backbone: Embedder | None,
+    cache: FeatureCache | None,
+    layout: SourceOptions | None = None,
+    title: str = "embedding",
+) -> Iterator[Source]:
+    """Open unlabelled examples of several paths with their features.
+
+    Args:
+        paths: Paths of features, or of pictures where there is a backbone.
+        backbone: What embeds the pictures.
+        cache: Features of earlier runs.
+        layout: How the sources are laid out, where that cannot be seen.
+        title: Title of the progress bar.
+    """
+    with open_unlabelled(paths, layout, has_features=backbone is None) as examples:
+        if backbone is not None:
+            print_message("\n".join(describe_notes(examples)) if examples.items else "")
+            examples = embed_pictures(backbone, examples.items, cache, title, print_message)
+        yield examples
 
 
 # ------------------------------------------------------------------------------------------------------------------ fit
@@ -135,6 +160,8 @@ def _change_classifier(model: Path, out: Path | None, registry: Registry, change
         replaced = describe_existing(out) if out is not None else ""
         classifier = load_classifier(model, registry)
         what = change(classifier)
+        if not get_estimator(classifier).is_fitted:
+            raise BadInput("a classifier needs a class: the last one cannot be removed.")
         classifier.save(out or model)
     classes, examples = _describe_counts(classifier, "example")
     estimator = get_estimator(classifier)
@@ -168,24 +195,12 @@ def add_examples(
                 print_message("\n".join(describe_notes(source)) if to else "")
                 if backbone is None:
                     check_size(estimator, source, str(path))
-                labels = _as_labels(estimator, [to] * len(source.items) if to else source.labels)
+                labels = estimator.parse_labels([to] * len(source.items) if to else source.labels)
                 _learn_examples(classifier, source, labels, options, report)
         print_message(report.describe_repeats())
         return _describe_added(before, _count_by_name(estimator))
 
     return _change_classifier(model, out, options.registry(), add)
-
-
-def _as_labels(estimator: FewShotClassifier, names: Sequence[str]) -> list[Any]:
-    """Return names as labels of the type that the classifier has."""
-    labels, dtype = _labels_by_name(estimator), estimator.classes_.dtype
-    if dtype.kind == "U":
-        return list(names)
-    for name in names:
-        if name not in labels:
-            with as_bad_input(ValueError, f"the classes here are numbers: {name!r} cannot be one."):
-                labels[name] = dtype.type(name)
-    return [labels[name] for name in names]
 
 
 def _count_by_name(estimator: FewShotClassifier) -> dict[str, int]:
@@ -222,36 +237,29 @@ def remove_classes_or_examples(
         raise BadInput("name classes to remove, or examples: --examples FILES, or --corrections TABLE.")
 
     def remove(classifier: Classifier) -> str:
-        before = list(_labels_by_name(classifier))
+        estimator = get_estimator(classifier)
+        labels = estimator.labels_by_name
         if corrections:
             decisions = [one for table in corrections for one in read_corrections(table) if one.decision != "keep"]
-            return _correct(classifier, decisions, examples, options.open_cache()) + _name_gone(before, classifier)
-        if examples:
+            done = _correct(classifier, decisions, examples, options.open_cache())
+        elif examples:
             done = _remove_examples(classifier, examples, of, options.open_cache())
-            return done + _name_gone(before, classifier)
-        labels = _labels_by_name(classifier)
-        classifier.remove([look_up("class", name, labels) for name in names])
-        return f"{count_noun(len(set(names)), 'class')} removed"
+        else:
+            classifier.remove([look_up("class", name, labels) for name in names])
+            return f"{count_noun(len(set(names)), 'class')} removed"
+        if gone := sorted(labels.keys() - estimator.labels_by_name.keys()):
+            has, is_ = ("has", "is") if len(gone) == 1 else ("have", "are")
+            done += f"; {list_first(gone, MOST_NAMES)} {has} none left and {is_} gone"
+        return done
 
     return _change_classifier(model, out, options.registry(), remove)
-
-
-def _name_gone(before: Sequence[str], classifier: Classifier) -> str:
-    """Return which classes went with their last examples, as the end of a sentence; empty where none did."""
-    gone = [name for name in before if name not in _labels_by_name(classifier)]
-    has, is_ = ("has", "is") if len(gone) == 1 else ("have", "are")
-    return f"; {list_first(gone, MOST_NAMES)} {has} none left and {is_} gone" if gone else ""
-
-
-def _labels_by_name(classifier: Classifier) -> dict[str, Any]:
-    return {str(label): label for label in get_estimator(classifier).classes_}
 
 
 def _correct(
     classifier: Classifier, corrections: Sequence[Correction], sources: Sequence[Path], cache: FeatureCache | None
 ) -> str:
     """Drop and relabel examples that a classifier has learned, found by their keys or among the pictures of sources."""
-    backbone = get_backbone(classifier)
+    estimator, backbone = get_estimator(classifier), get_backbone(classifier)
     parts = [read_examples(source, backbone, cache, say=print_message) for source in sources]
     rows = [row for one in parts for row in zip(one.items, hash_rows(one.features).tolist(), one.features, strict=True)]
     by_path = {item.name: (key, x) for item, key, x in rows}
@@ -259,7 +267,7 @@ def _correct(
     unchanged = {(key, item.class_name) for item, key, _ in rows if (item.name, item.class_name) not in changed}
     counts = {"drop": 0, "relabel": 0}
     for one in corrections:
-        label = look_up("class", one.label, _labels_by_name(classifier))
+        label = look_up("class", one.label, estimator.labels_by_name)
         key, x = by_path.get(one.path, (int(one.key or "0", 16), None))
         if one.decision == "drop" and (key, one.label) in unchanged:  # a copy of an example that stays: they are one
             continue
@@ -269,7 +277,7 @@ def _correct(
             if one.decision == "drop":
                 classifier.take_out(label, key, x)
             else:
-                move_example(classifier, label, key, _as_labels(get_estimator(classifier), [one.new_label])[0], x)
+                move_example(classifier, label, key, estimator.parse_labels([one.new_label])[0], x)
     return f"{count_noun(counts['drop'], 'example')} dropped, {counts['relabel']} relabelled"
 
 
@@ -277,15 +285,13 @@ def _remove_examples(
     classifier: Classifier, sources: Sequence[Path], class_name: str, cache: FeatureCache | None
 ) -> str:
     """Forget single examples, pictures or rows of files of features: all of them, or none if one is not found."""
-    backbone = get_backbone(classifier)
-    with open_unlabelled(sources, has_features=backbone is None) as examples:
-        if backbone is not None:
-            examples = embed_pictures(backbone, examples.items, cache, say=print_message)
-        if not examples.has_features:
+    estimator, backbone = get_estimator(classifier), get_backbone(classifier)
+    with open_with_features(sources, backbone, cache) as examples:
+        if not examples.items:
             raise BadInput("there are no pictures to remove: name files, or folders of them.")
-    check_size(get_estimator(classifier), examples, " ".join(map(str, sources)))
-    wanted, x = look_up("class", class_name, _labels_by_name(classifier)) if class_name else None, examples.features
-    pairs = zip(get_estimator(classifier).find_examples(x), examples.names, x, strict=True)
+    check_size(estimator, examples, " ".join(map(str, sources)))
+    wanted, x = look_up("class", class_name, estimator.labels_by_name) if class_name else None, examples.features
+    pairs = zip(estimator.find_examples(x), examples.names, x, strict=True)
     removed = {_choose_example(matches, name, wanted): row for matches, name, row in pairs}
     for (label, key), row in removed.items():
         classifier.take_out(label, key, row)
@@ -316,7 +322,8 @@ def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry) -> 
         others: list[Any] = [load_classifier(model, registry) for model in models[1:]]
         if any(type(other) is not type(merged) for other in others):
             raise BadInput("a classifier of pictures and one of features cannot merge.")
-        shared = set(_labels_by_name(merged)) & {name for other in others for name in _labels_by_name(other)}
+        names = [get_estimator(each).labels_by_name.keys() for each in (merged, *others)]
+        shared = names[0] & set().union(*names[1:])
         merged.merge(*others)
         in_several = f" ({count_noun(len(shared), 'class')} in more than one)" if shared else ""
         return f"{len(models)} classifiers merged{in_several}"

@@ -68,7 +68,7 @@ def _doubt_accuracy(case: AdviceCase, left_out: LeaveOneOutScores, test: Holdout
             f"{50 * (test.accuracy[2] - test.accuracy[1]):.0f} points, for others like these. Labels that may be "
             "wrong, copies and classes that may be one are looked for among the examples at hand."
         ]
-    scored = set(left_out.labels[left_out.is_scored].tolist())
+    scored = set(case.labels[left_out.is_scored].tolist())
     single = [name for label, name in enumerate(case.class_names) if case.counts[label] > 1 and label not in scored]
     if single:
         doubts.append(
@@ -80,7 +80,7 @@ def _doubt_accuracy(case: AdviceCase, left_out: LeaveOneOutScores, test: Holdout
 
 def summarize_left_out(case: AdviceCase, left_out: LeaveOneOutScores) -> list[ClassResult]:
     """Return how the examples of each class are classified when left out, where they can be."""
-    scores, labels = left_out.scores[left_out.is_scored], left_out.labels[left_out.is_scored]
+    scores, labels = left_out.scores[left_out.is_scored], case.labels[left_out.is_scored]
     if not len(labels):
         return []
     return summarize_classes(case.class_names, labels, softmax(fit_scale(scores, labels) * scores, axis=1))

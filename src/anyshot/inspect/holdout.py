@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.stats import beta
 
-from anyshot.arrays import split_rows
 from anyshot.classify.calibration import calibration_error, calibration_error_by_chance
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.keys import hash_rows
@@ -19,7 +18,6 @@ from anyshot.text import count_noun, list_first
 
 MOST_MISTAKES = 60  # mistakes that a page shows; all are in the JSON
 ENOUGH = 0.9  # share of the right answers that should be accepted: below, advice is given; not tuned
-PART = 1024  # examples that are classified at a time
 
 Share = tuple[float, float, float]  # a share, and the ends of its 95 % interval
 
@@ -242,8 +240,7 @@ def measure_holdout(
         known, unknown = (list_first(sorted(set(group))) for group in (classes, truth))
         raise BadInput(f"no example is of a class that the classifier has: it has {known}, not {unknown}.")
     probabilities = classifier.predict_proba(features)
-    is_known = np.concatenate([classifier.is_known(features[part]) for part in split_rows(len(features), PART)])
-    predicted, confidence = probabilities.argmax(1), probabilities.max(1)
+    is_known, predicted, confidence = classifier.is_known(features), probabilities.argmax(1), probabilities.max(1)
     right, wrong = predicted == codes, is_member & (predicted != codes)
     mistakes = [
         Mistake(

@@ -50,7 +50,7 @@ def find_label_errors(case: AdviceCase, left_out: LeaveOneOutScores) -> Section:
     is told from the other (`same_class`). Labels that a person has confirmed are not listed.
     """
     images = np.flatnonzero(left_out.is_scored)
-    scores, labels = left_out.scores[images], left_out.labels[images]
+    scores, labels = left_out.scores[images], case.labels[images]
     rows = [
         {
             **case.describe(suspect.image),

@@ -56,13 +56,13 @@ class ServedClassifier:
     @property
     def class_names(self) -> list[str]:
         """The names of the classes, as a page shows them."""
-        return list_class_names(self.current)
+        return list(self.current.classifier.labels_by_name)
 
     def add(self, name: str, image: bytes) -> None:
         """Learn one more example of a class, which may be new."""
 
         def learn(classifier: ImageClassifier) -> None:
-            names = list_class_names(classifier)
+            names = classifier.classifier.labels_by_name
             if name not in names and len(names) >= MAX_CLASSES:
                 raise HTTPException(409, f"There are {MAX_CLASSES} classes: remove one first.")
             classifier.partial_fit([image], [_find_label(classifier, name, may_be_new=True)])
@@ -126,7 +126,7 @@ class ServedClassifier:
         if not current.classifier.is_fitted or current.classifier.state_.is_large or len(current.classes_) < 2:
             return []
         inner = current.classifier
-        support, names = inner.support_, list_class_names(current)
+        support, names = inner.support_, list(inner.labels_by_name)
         vectors, class_index = support.exemplars.vectors, support.exemplars.class_index
         keys = [f"{key:016x}" for key in support.exemplars.keys.tolist()]
         examples = [(key, names[index]) for key, index in zip(keys, class_index, strict=True)]
@@ -194,7 +194,7 @@ class ServedClassifier:
                         current, support.exemplars.keys[support.exemplars.class_index == index]
                     ),
                 }
-                for index, name in enumerate(list_class_names(current))
+                for index, name in enumerate(inner.labels_by_name)
             ],
             "calibrated": inner.calibrated_,
             "accuracy": None if coverage is None else coverage.accuracy_of_all,
@@ -221,7 +221,7 @@ class ServedClassifier:
             for shot, other in (_at_fewer_shots(current) if by_shot else {}).items()
         }
         shown = [*probabilities.argsort()[::-1][:LIKELIEST_CLASSES], *(each.argmax() for each in fewer.values())]
-        names = [str(label) for label in inner.classes_]
+        names = list(inner.labels_by_name)
         is_known = bool(inner.evidence_of(vectors)[0] >= inner.threshold_)
         return {
             "class": names[int(probabilities.argmax())] if is_known else None,
@@ -277,24 +277,11 @@ def _describe_copies(
     return [] if confirmed & {one, other} else [(*other, "is like another picture of its class", "", key)]
 
 
-def list_class_names(classifier: ImageClassifier) -> list[str]:
-    """Return the names of the classes, as a page shows them."""
-    return [str(label) for label in classifier.classes_] if classifier.classifier.is_fitted else []
-
-
 def _find_label(classifier: ImageClassifier, name: str, *, may_be_new: bool = False) -> Any:
     """Return the label of a class by its name; that of a new class has the type of the others."""
-    names = list_class_names(classifier)
-    if name in names:
-        return classifier.classes_[names.index(name)]
-    if not may_be_new:
+    if not may_be_new and name not in classifier.classifier.labels_by_name:
         raise HTTPException(404, "There is no such class.")
-    if not names or classifier.classes_.dtype.kind not in "iu":
-        return name
-    try:
-        return int(name)
-    except ValueError:
-        raise HTTPException(422, "The classes are whole numbers: name the new one by a whole number.") from None
+    return classifier.classifier.parse_labels([name])[0]
 
 
 def _list_shown_keys(classifier: ImageClassifier, keys: np.ndarray) -> list[str]:
