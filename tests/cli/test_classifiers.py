@@ -344,6 +344,13 @@ def test_groups_are_kept_beside_embedded_features(model, monkeypatch):
     assert (said.code, said.err.count("\n")) == (2, 1)
 
 
+def test_python_and_the_command_line_have_one_default_head(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("some.npz", features=np.random.default_rng(0).normal(size=(8, 16)), labels=list("aabbccdd"))
+    assert run("anyshot fit some.npz -o made", monkeypatch).code == 0
+    assert FewShotClassifier.load("made").head == FewShotClassifier().head == "posterior"
+
+
 def test_fit_says_what_its_examples_cannot_tell(tmp_path, monkeypatch):
     """One example of each class; none kept; a class whose examples are all near-copies; classes that are all so."""
     monkeypatch.chdir(tmp_path)
