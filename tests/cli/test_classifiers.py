@@ -348,8 +348,15 @@ def test_groups_are_kept_beside_embedded_features(model, monkeypatch):
     assert (said.code, said.err.count("\n")) == (2, 1)
 
 
+def test_python_and_the_command_line_have_one_default_head(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("some.npz", features=np.random.default_rng(0).normal(size=(8, 16)), labels=list("aabbccdd"))
+    assert run("anyshot fit some.npz -o made", monkeypatch).code == 0
+    assert FewShotClassifier.load("made").head == FewShotClassifier().head == "posterior"
+
+
 def test_fit_says_what_its_examples_cannot_tell(tmp_path, monkeypatch):
-    """One example of each class; a class whose examples are all near-copies; classes that are all so."""
+    """One example of each class; none kept; a class whose examples are all near-copies; classes that are all so."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     X, labels = (
@@ -360,6 +367,11 @@ def test_fit_says_what_its_examples_cannot_tell(tmp_path, monkeypatch):
     words = run("anyshot fit one.npz -o made", monkeypatch).out
     assert "How accurate it is cannot be told" in words
     assert "every class has a single example" in words
+    assert "never says none of these" in words
+    assert FewShotClassifier.load("made").is_known(rng.normal(size=(9, 64))).all()
+    np.savez("several.npz", features=X, labels=labels)
+    words = run("anyshot fit several.npz --keep 0 -o made", monkeypatch).out
+    assert "it keeps none of its examples (--keep)" in words
     assert "never says none of these" in words
     assert FewShotClassifier.load("made").is_known(rng.normal(size=(9, 64))).all()
     for spread, hardly_differ in ((2.0, False), (0.3, True)):  # one scene of each class, it may be

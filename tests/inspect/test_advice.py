@@ -158,6 +158,15 @@ def test_more_than_ten_suspects_are_shown():
     assert others == sorted(others, reverse=True)
 
 
+def test_it_is_said_where_not_all_copies_are_listed():
+    X, y = data()
+    advice = advise(np.r_[X, X[:50]], np.r_[y, y[:50]], ["cosine-proto"], episodes=20)
+    assert len(advice.duplicates) == 50
+    assert "The first 40 are listed; all of them are in advice.json" in advice.to_text()
+    few = advise(np.r_[X, X[:9]], np.r_[y, y[:9]], ["cosine-proto"], episodes=20)
+    assert "are listed; all of them" not in few.to_text()
+
+
 def test_the_two_rankings_find_two_kinds_of_mistakes():
     """Random mistakes are the least likely under their own label, above images that lie between two classes; those that
     are surely of another class are told by its probability."""

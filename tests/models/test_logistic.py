@@ -169,6 +169,7 @@ def test_advice_says_when_it_is_ahead():
     lead, half = advice.regression_lead
     assert lead > half > 0
     assert "--head logistic --keep 40" in advice.headline
+    assert f"Of these heads use {advice.best}" in advice.to_text()  # not another advice than the headline's
     most = np.r_[:122, 160:200]  # one class has two examples
     assert advise(x[most], y[most], ["cosine-proto"], episodes=20).regression_lead[0] > 0
     few = advise(x[::4], y[::4], episodes=20)

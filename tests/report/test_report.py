@@ -330,7 +330,9 @@ def test_runs_that_differ_keep_their_names(tmp_path: Path) -> None:
     ("make", "sentence"),
     [
         (lambda folder: None, "is not a run: it is empty"),
-        (lambda folder: (folder / "notes.txt").write_text("x"), "is not a run: it has no table.csv"),
+        (lambda folder: (folder / "notes.txt").write_text("x"), "it has no table.csv. .* `anyshot evaluate --out`"),
+        (lambda folder: (folder / "test.html").write_text("x"), "it has a page of its own, .*test.html"),
+        (lambda folder: (folder / "advice.html").write_text("x"), "it has a page of its own, .*advice.html"),
         (lambda folder: (folder / "table.csv").write_text("data,head,test_shot,accuracy\n"), "holds no accuracy yet"),
         (lambda folder: (folder / "table.csv").write_text("data,head\nx,y\n"), "line 2 of .* has no test_shot"),
         (

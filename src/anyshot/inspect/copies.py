@@ -130,6 +130,8 @@ def find_duplicates(case: AdviceCase, progress: OnProgress) -> Section:
         return Section(title, ["No example is found twice."], values=values)
     table = Table("", ["one", "other", "label", "alike"], [_make_row(row) for row in rows[:MOST_LISTED]])
     sentences = _describe_duplicates(len(rows), conflicts, has_pictures=case.picture is not None)
+    if len(rows) > MOST_LISTED:
+        sentences.append(f"The first {MOST_LISTED} are listed; all of them are in advice.json, which --out writes.")
     return Section(title, sentences, [table], values=values)
 
 

@@ -171,9 +171,10 @@ def _describe_choice(
     over = f"at {count_noun(expected[0], 'shot')} {basis}"
     if len(expected) > 1:  # the leads are means over these shots: at some of them another head may be ahead
         over = f"on average over {', '.join(map(str, expected[:-1]))} and {expected[-1]} shots {basis}"
-    sentences = [f"Use {best}: it is the most accurate {over}."]
+    sentences = [f"Of these heads use {best}: it is the most accurate {over}."]
     if any(mean < 0 for mean, _ in lead.values()):
-        sentences = [f"Use {best}: no head is surely more accurate {over}, and it is the default of `anyshot fit`."]
+        why = f"none is surely more accurate {over}, and it is the default of `anyshot fit`"
+        sentences = [f"Of these heads use {best}: {why}."]
     for head, (mean, half) in lead.items():
         verdict = "ahead of" if mean > half else "not surely better than" if mean >= 0 else "not surely worse than"
         gap = f"{100 * mean:+.1f} points, give or take {100 * half:.1f}" if half < 0.5 else "too few examples to tell"

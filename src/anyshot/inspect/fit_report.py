@@ -117,11 +117,14 @@ class FitReport:
 
 
 def _explain_unknown(classifier: FewShotClassifier) -> str:
-    """Say why nothing is known of a classifier's accuracy; empty where no exemplars are kept."""
+    """Say why nothing is known of a classifier's accuracy."""
     if len(classifier.classes_) < 2:
         return "It has one class, and nothing to tell it from: add others (anyshot add)."
     if not len(classifier.support_.exemplars.keys):
-        return ""
+        return (
+            "How accurate it is cannot be told: it keeps none of its examples (--keep). So its probabilities are a "
+            "guess, and it never says none of these."
+        )
     counts, exemplar_counts = classifier.support_.counts, classifier.support_.exemplar_counts
     if (exemplar_counts < counts).any():
         return (

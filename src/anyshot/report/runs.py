@@ -222,7 +222,13 @@ def _read_cells(folder: Path) -> list[Row]:
     path = folder / "table.csv"
     if not path.exists():
         why = "it is empty" if not any(folder.iterdir()) else "it has no table.csv"
-        raise BadInput(f"{folder} is not a run: {why}; a study writes its table there when its models are tested.")
+        for page in (folder / "advice.html", folder / "test.html"):
+            if page.is_file():
+                raise BadInput(f"{folder} is not a run: {why}; it has a page of its own, {page}.")
+        raise BadInput(
+            f"{folder} is not a run: {why}. A study writes its table when its models are tested, and `anyshot evaluate "
+            "--out` at its end."
+        )
     rows = [_complete_row(row, f"line {number} of {path}") for number, row in enumerate(read_table(path), start=2)]
     usable = [row for row in rows if isfinite(row["accuracy"])]
     if not usable:
