@@ -609,4 +609,5 @@ POSTERIOR_HEAD = Head(
     _assumed,
     alternative_to="proto",
     estimator=Estimator(fit, transform, evidence, leave_one_out, fit_base),
+    temperature=30.0,
 )

@@ -29,7 +29,6 @@ from anyshot.recipe import Recipe
 EMBED_BATCH = 64
 FROZEN = Backbone(lambda channels, recipe: nn.Identity())  # features in, features out
 FeatureMaps = Float[np.ndarray, "image position channel"]
-Reader = Callable[..., FeatureMaps]
 
 
 class Model(nn.Module):
@@ -76,7 +75,7 @@ class Model(nn.Module):
         """Return features of stored images, with the evaluation transform; features are returned as they are."""
         return self.reader()(images)
 
-    def reader(self, device: str | None = None) -> "Reader":
+    def reader(self, device: str | None = None) -> Callable[..., FeatureMaps]:
         """Return `features` as a function of the current weights, for repeated calls.
 
         Batch norm is folded into the convolutions. The function runs on `device`, or where the model is.
