@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from anyshot.data.augmentation import convert_channels, prepare_evaluation
+from anyshot.data.pictures import evaluation_square
 from anyshot.data.store import Frames
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import atomic_write, builtin_study_folders, check_file
@@ -96,7 +97,7 @@ class Model(nn.Module):
             for start in range(0, len(images), EMBED_BATCH):
                 batch = images[start : start + EMBED_BATCH]
                 if isinstance(batch, Frames):
-                    batch = batch.evaluation_squares(recipe.size, kind.margin)
+                    batch = [evaluation_square(frame, recipe.size, kind.margin) for frame in batch]
                 batch = convert_channels(np.array(batch), self.channels)
                 pixels = prepare_evaluation(torch.from_numpy(batch).to(place), recipe.size, kind.margin, kind.moments)
                 maps = (backbone(pixels) * recipe.feature_scale).float().cpu().numpy()
