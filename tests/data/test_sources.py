@@ -168,6 +168,7 @@ def test_bad_tables_are_told(tmp_path):
     files.write(tmp_path / "0.png")
     cases = [
         (["0.png"], "path,label", "row 2 of .* has 1 values"),
+        (["0.png,a", "", "0.png"], "path,label", "row 4 of .* has 1 values"),
         (["0.png,"], "path,label", "item 1 of .* has no label"),
         (["0.png,a"], "where,label", "no path column among where, label: name it with --path-column"),
         (["0.png,a,nowhere"], "path,label,split", "there is no split named 'nowhere'"),

@@ -147,9 +147,9 @@ def _read_delimited(path: Path) -> Columns:
         names = [name.strip() for name in next(nonempty, [])]
         _check_distinct(names, path)
         columns: list[list[str]] = [[] for _ in names]
-        for number, row in enumerate(nonempty, 2):
+        for row in nonempty:
             if len(row) != len(names):
-                raise BadInput(f"row {number} of {path} has {len(row)} values, the first has {len(names)}.")
+                raise BadInput(f"row {rows.line_num} of {path} has {len(row)} values, the first has {len(names)}.")
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
     if not columns or not columns[0]:
