@@ -1,4 +1,4 @@
-"""Work in several threads, with results in order; locks that survive a fork."""
+"""Work in several threads, with results in order; locks that survive a fork; a connection to Ray."""
 
 import os
 import threading
@@ -6,7 +6,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from typing import Any, TypeVar
+
+from anyshot.errors import as_bad_input
 
 FORK_WAIT_SECONDS = 0.05  # for one lock before a fork lets the others go and tries again: two threads never block
 T = TypeVar("T")
@@ -70,3 +73,22 @@ def map_in_order(pool: Executor, work: Callable[[T], R], tasks: Iterable[T], ahe
             yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def connect_ray(on: str) -> Iterator[Any]:
+    """Yield the module ray, connected to a cluster; a connection that was there before stays open.
+
+    Args:
+        on: ray for a cluster of this machine, or ray://ADDRESS.
+    """
+    with as_bad_input(ImportError, "`--on ray` needs the extra: pip install 'anyshot[ray]'."):
+        import ray
+    is_new = not ray.is_initialized()
+    if is_new:
+        ray.init(None if on == "ray" else on, log_to_driver=False, logging_level="warning")
+    try:
+        yield ray
+    finally:
+        if is_new:
+            ray.shutdown()

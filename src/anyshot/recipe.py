@@ -159,9 +159,8 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Return its fields, without those that were added later and are at their default."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        later = {field.name: field.default for field in fields(self) if field.name not in FIRST_FIELDS}
-        shown = {name: value for name, value in values.items() if name not in later or value != later[name]}
+        values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
+        shown = {name: now for name, (now, default) in values.items() if name in FIRST_FIELDS or now != default}
         return shown | ({"start": self.start.to_dict()} if isinstance(self.start, Recipe) else {})
 
     def to_json(self) -> str:

@@ -164,7 +164,8 @@ def test_training_on_frames_with_the_fused_block_is_the_same_after_every_interru
 
 
 def test_evaluation_is_resize_and_centre_crop(store, source):
-    for frame, square in zip(store.items, store.items.evaluation_squares(24, 28 / 24), strict=True):
+    for frame in store.items:
+        square = evaluation_square(frame, 24, 28 / 24)
         height, width = (int(28 * side / SIDE) for side in frame.shape[:2])
         resized = np.asarray(Image.fromarray(frame).resize((width, height), Image.Resampling.BILINEAR)).astype(int)
         top, left = round((height - 24) / 2), round((width - 24) / 2)
@@ -177,7 +178,7 @@ def test_evaluation_is_resize_and_centre_crop(store, source):
 
 def test_a_model_sees_the_same_in_every_verb(store):
     model = Model(recipe("proto", way=4, train_shot=2, size=24), 3).eval()
-    squares = store.items.evaluation_squares(24, model.kind.margin)
+    squares = np.stack([evaluation_square(frame, 24, model.kind.margin) for frame in store.items])
     features = model.features(store.items)
     assert np.array_equal(features, model.features(squares))
     assert np.array_equal(load_embedder(model).features(store.items), features)

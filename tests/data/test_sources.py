@@ -168,6 +168,7 @@ def test_bad_tables_are_told(tmp_path):
     files.write(tmp_path / "0.png")
     cases = [
         (["0.png"], "path,label", "row 2 of .* has 1 values"),
+        (["0.png,a", "", "0.png"], "path,label", "row 4 of .* has 1 values"),
         (["0.png,"], "path,label", "item 1 of .* has no label"),
         (["0.png,a"], "where,label", "no path column among where, label: name it with --path-column"),
         (["0.png,a,nowhere"], "path,label,split", "there is no split named 'nowhere'"),
@@ -183,6 +184,9 @@ def test_bad_tables_are_told(tmp_path):
             pack("table", table(tmp_path, rows, header), tmp_path / f"s{number}", split=(0, 0, 1))
     with pytest.raises(BadInput, match="did you mean 'label'"):
         pack("table", table(tmp_path, ["0.png,a"]), tmp_path / "s", label_column="labl")
+    np.savez(tmp_path / "vectors.npz", features=np.ones((2, 3)), labels=np.array([1.0, np.nan]))
+    with pytest.raises(BadInput, match=r"item 2 of .* has no label"):
+        pack("features", tmp_path / "vectors.npz", tmp_path / "s", split=(0, 0, 1))
 
 
 @pytest.mark.parametrize("form", ["dict", "plain", "text labels"])

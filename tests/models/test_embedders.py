@@ -86,6 +86,7 @@ def test_grey_pictures_are_taken_too():
     ("name", "sentence"),
     [
         (f"{DEFAULT_EMBEDDER}:tiny", "as in efficientnet-lite0:160"),
+        (f"{DEFAULT_EMBEDDER}:²", "as in efficientnet-lite0:160"),
         (f"{DEFAULT_EMBEDDER}:8", "32 to 1024 pixels"),
         ("no-such-model", "there is neither a classifier nor a trained model"),
     ],

@@ -7,6 +7,7 @@ from sklearn.decomposition import PCA
 
 from anyshot import BadInput
 from anyshot.models.readouts import est, pca
+from anyshot.models.registry import BUILTIN
 
 RNG = np.random.default_rng(0)
 LABELS = np.repeat(np.arange(7), [5, 9, 12, 6, 8, 10, 11])
@@ -45,3 +46,5 @@ def test_bases_are_orthonormal_and_labels_may_have_gaps(fit):
 def test_keeping_nothing_gets_a_sentence():
     with pytest.raises(BadInput, match="at least one"):
         pca(*both(), 0)
+    with pytest.raises(BadInput, match="there is no readout named 'pca9"):
+        BUILTIN.readout("pca" + "9" * 5000)

@@ -46,7 +46,6 @@ def own_rows() -> list[Row]:
 
 SOURCES = {"paper": printed.rows(), "own": own_rows()}
 BY_GRIDS = (figures.gains_by_test_shot, figures.offsets_by_train_shot, figures.scatter, figures.draw_heatmaps)
-BY_GRID = (figures.heatmap, figures.calculation)
 
 
 def data(chart: Any) -> list[dict[str, Any]]:
@@ -72,7 +71,7 @@ def specification(chart: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("draw", [*BY_GRIDS, *BY_GRID], ids=lambda draw: draw.__name__)
+@pytest.mark.parametrize("draw", [*BY_GRIDS, figures.calculation], ids=lambda draw: draw.__name__)
 def test_one_code_draws_both_sources(draw: Any, source: str) -> None:
     some = build_grids(SOURCES[source])[:8]
     chart = draw(some if draw in BY_GRIDS else some[0])
@@ -83,7 +82,7 @@ def test_one_code_draws_both_sources(draw: Any, source: str) -> None:
 def test_heatmap_shows_residual_and_both_biases(source: str) -> None:
     grid = build_grids(SOURCES[source])[0]
     parts = decompose(grid.accuracy)
-    cells = {(cell["train"], cell["test"]): cell["value"] for cell in data(figures.heatmap(grid))}
+    cells = {(cell["train"], cell["test"]): cell["value"] for cell in data(figures.draw_heatmaps([grid]))}
     rows, columns = grid.accuracy.shape
     inside = [[cells[str(train), str(test)] for train in grid.train_shots] for test in grid.test_shots]
     np.testing.assert_allclose(inside, parts.residual)
@@ -139,7 +138,7 @@ def test_one_train_shot_has_no_residual_offset_or_score() -> None:
     group = [Grid("d", "b", "proto", "own", shots, (4, 8), np.array([[50.0, 51], [60, 63], [70, 71]]))]
     group += [Grid("d", "b", "cosine-proto", "own", shots, (4, 8), group[0].accuracy + 1)]
     mixed = Grid("d", "b", "proto-mixed", "own", shots, (16,), np.array([[52.0], [62], [70]]))
-    assert "sensitivity 0" not in json.dumps(figures.heatmap(mixed).to_dict())
+    assert "sensitivity 0" not in json.dumps(figures.draw_heatmaps([mixed]).to_dict())
     assert list(figures.list_views(mixed)) == ["accuracy"]
     every = [*group, mixed]
     assert {value["method"] for value in data(figures.scatter(every)) if "method" in value} == {"cosine-proto"}
@@ -168,7 +167,7 @@ def test_rows_make_swapped_and_consistency_figures() -> None:
 @pytest.mark.parametrize(("ending", "start"), [("svg", b"<svg"), ("png", b"\x89PNG"), ("pdf", b"%PDF"), ("json", b"{")])
 def test_every_kind_of_file_is_written_whole(ending: str, start: bytes, tmp_path: Path) -> None:
     path = tmp_path / "deep" / f"figure.{ending}"
-    figures.save_chart(figures.heatmap(build_grids(own_rows())[0]), path)
+    figures.save_chart(figures.draw_heatmaps(build_grids(own_rows())[:1]), path)
     assert path.read_bytes().startswith(start)
     assert list(path.parent.iterdir()) == [path]
 
@@ -176,14 +175,15 @@ def test_every_kind_of_file_is_written_whole(ending: str, start: bytes, tmp_path
 def test_svg_names_every_shot(tmp_path: Path) -> None:
     """Vega drops labels it finds too many; ours must all be there."""
     path = tmp_path / "figure.svg"
-    figures.save_chart(figures.heatmap(next(g for g in build_grids(SOURCES["paper"]) if g.head == "proto")), path)
+    proto = next(grid for grid in build_grids(SOURCES["paper"]) if grid.head == "proto")
+    figures.save_chart(figures.draw_heatmaps([proto]), path)
     text = path.read_text(encoding="utf-8")
     for label in ("1", "2", "4", "8", "16", "32", "mean", "model bias", "train shot", "test shot"):
         assert f">{label}</text>" in text
 
 
 def test_bad_wishes_get_a_sentence(tmp_path: Path) -> None:
-    chart = figures.heatmap(build_grids(own_rows())[0])
+    chart = figures.draw_heatmaps(build_grids(own_rows())[:1])
     with pytest.raises(BadInput, match="figure format named 'jpg'"):
         figures.save_chart(chart, tmp_path / "figure.jpg")
     alone = [grid for grid in build_grids(own_rows()) if grid.head == "proto" and grid.readout == "own"]

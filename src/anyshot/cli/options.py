@@ -1,5 +1,6 @@
 """Options that several verbs share, as values that are passed on whole."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -84,6 +85,6 @@ class ExampleOptions:
 
 def parse_way(way: str) -> int:
     """Return a number of classes; 0 stands for 'all'."""
-    if way != "all" and not way.isdigit():
+    if way != "all" and not re.fullmatch("[0-9]{1,9}", way):
         raise BadInput(f"way is a number of classes or 'all', not {way!r}.")
     return 0 if way == "all" else int(way)

@@ -45,7 +45,9 @@ def read_feature_file(path: Path, options: PackOptions, labelled: bool) -> Sourc
         options: The names of the columns, and `labels`, a second file with the labels: .npy, or text with one per line.
         labelled: Whether labels are needed; if not, only the features are read.
     """
-    columns = _read_arrays(path)
+    arrays = look_up("kind of embedding file", path.suffix.lower(), FILE_READERS)(path)
+    # Without single values, such as the name of a network.
+    columns = {name: values for name, values in arrays.items() if not isinstance(values, np.ndarray) or values.ndim}
     vectors = _check_vectors(pick_column(columns, options.feature_column, VECTORS, "feature", path), path)
     others = {name: values for name, values in columns.items() if len(values) == len(vectors)}
     names = [str(decode_text(name)) for name in others.get("names", ())]
@@ -98,12 +100,6 @@ def write_feature_file(path: Path, source: Source) -> None:
             flat = pyarrow.array(np.ascontiguousarray(vectors).ravel())
             rows = pyarrow.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
             pyarrow.parquet.write_table(pyarrow.table({"features": rows, **columns}), temporary)
-
-
-def _read_arrays(path: Path) -> Columns:
-    """Return the arrays or columns of a file by name, without single values."""
-    columns = look_up("kind of embedding file", path.suffix.lower(), FILE_READERS)(path)
-    return {name: values for name, values in columns.items() if not isinstance(values, np.ndarray) or values.ndim}
 
 
 def _check_vectors(values: Any, path: Path) -> Features:

@@ -31,6 +31,7 @@ from anyshot.data.source import Item, Source, describe_notes, describe_source, n
 from anyshot.data.store import SIDES, SPLITS, Store, check_absent, finish_store, open_store, write_items, write_store
 from anyshot.errors import BadInput, os_error_as_bad_input
 from anyshot.files import locked, move_into_place
+from anyshot.machine import count_cores
 from anyshot.progress import OnMessage, no_message, progress
 
 FRAME_SIDE = 256  # pixels of a frame's shorter side: no resized crop of a 4:3 photo (0.08 of its area) is below 84x84
@@ -272,7 +273,7 @@ def _decode_chunks(
                 sides += [min(picture_size(data))] if item.box is None else []
         return results, sides
 
-    workers = workers or os.cpu_count() or 1
+    workers = workers or count_cores()
     with ThreadPoolExecutor(workers) as pool:
         yield from map_in_order(pool, decode, parts, 2 * workers)
 

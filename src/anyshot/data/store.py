@@ -22,7 +22,6 @@ import numpy as np
 from jaxtyping import Int, Shaped, UInt8
 
 from anyshot.data.archives import read_npy
-from anyshot.data.pictures import evaluation_square
 from anyshot.errors import BadInput, as_bad_input, check_names
 from anyshot.files import atomic_write, read_json, read_text, remove_leftovers, write_json
 
@@ -94,10 +93,6 @@ class Frames:
     def ndim(self) -> int:
         """The number of axes of the central squares."""
         return 4
-
-    def evaluation_squares(self, side: int, margin: float) -> UInt8[np.ndarray, "image side side channel"]:
-        """Return what a network of this input side is tested on (see `evaluation_square`)."""
-        return np.stack([evaluation_square(frame, side, margin) for frame in self])
 
     def cut(self, boxes: Int[np.ndarray, "image 4"]) -> UInt8[np.ndarray, "image height width channel"]:
         """Cut one box (top, left, height, width) out of each image, padded below and to the right to the largest."""

@@ -147,9 +147,9 @@ def _read_delimited(path: Path) -> Columns:
         names = [name.strip() for name in next(nonempty, [])]
         _check_distinct(names, path)
         columns: list[list[str]] = [[] for _ in names]
-        for number, row in enumerate(nonempty, 2):
+        for row in nonempty:
             if len(row) != len(names):
-                raise BadInput(f"row {number} of {path} has {len(row)} values, the first has {len(names)}.")
+                raise BadInput(f"row {rows.line_num} of {path} has {len(row)} values, the first has {len(names)}.")
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
     if not columns or not columns[0]:
@@ -223,6 +223,12 @@ def decode_text(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
+def _read_cell_text(value: Any) -> str:
+    """Return the text of a cell; empty for None and NaN, which stand for a missing value."""
+    is_missing = value is None or (isinstance(value, float | np.floating) and np.isnan(value))
+    return "" if is_missing else str(decode_text(value)).strip()
+
+
 def check_labels(labels: Iterable[Any], path: Path) -> list[str]:
     """Return labels as class names.
 
@@ -233,7 +239,7 @@ def check_labels(labels: Iterable[Any], path: Path) -> list[str]:
     for number, label in enumerate(labels, 1):
         if isinstance(label, list | tuple | dict | np.ndarray):
             raise BadInput(f"the label of item {number} of {path} is several values: give one text or number.")
-        names.append("" if label is None else str(decode_text(label)).strip())
+        names.append(_read_cell_text(label))
         if not names[-1]:
             raise BadInput(f"item {number} of {path} has no label.")
     return names
@@ -266,10 +272,7 @@ def read_groups(columns: Columns, options: PackOptions, path: Path, usual: str =
     name = options.group_column or (usual if usual in columns else "")
     if not name:
         return [""] * len(next(iter(columns.values())))
-    values = pick_column(columns, name, (), "group", path)
-    is_empty = [value is None or (isinstance(value, float | np.floating) and np.isnan(value)) for value in values]
-    texts = (str(decode_text(value)).strip() for value in values)
-    return ["" if empty else text for empty, text in zip(is_empty, texts, strict=True)]
+    return [_read_cell_text(value) for value in pick_column(columns, name, (), "group", path)]
 
 
 def read_huggingface(path: Path, options: PackOptions, labelled: bool) -> Source:

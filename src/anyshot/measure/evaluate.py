@@ -289,12 +289,14 @@ def _list_pairs(heads: Sequence[str], readouts: Sequence[str], registry: Registr
     """Return each head with each readout that fits it.
 
     Raises:
-        BadInput: A readout does not fit the only head, or none fits any.
+        BadInput: A readout does not fit the only head, or none fits any, or there is no head.
     """
     pairs = [(name, readout) for name in heads for readout in readouts if registry.fits(readout, name)]
     if len(heads) == 1 or not pairs:
         for name, readout in product(heads[:1], readouts):
             registry.check_readout(readout, name)
+    if not pairs:
+        raise BadInput("an evaluation needs at least one head and one readout.")
     return pairs
 
 

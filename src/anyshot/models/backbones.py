@@ -50,7 +50,6 @@ class Conv4(nn.Module):
         self.fused = fused
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in itertools.pairwise(sizes))
         self.norms = nn.ModuleList(nn.BatchNorm2d(width) for _ in self.convs)
-        self.width = width
 
     def forward(self, images: Images) -> Maps:
         """Return features "image position channel"."""
@@ -159,7 +158,6 @@ class ResNet12(nn.Module):
     def __init__(self, channels: int = 3, width: int = 64, drop: float = 0.0) -> None:
         super().__init__()
         sizes = (channels, width, width * 5 // 2, width * 5, width * 10)
-        self.width = sizes[-1]
         sides = (1, 1, 5, 5) if drop else (0, 0, 0, 0)
         self.blocks = nn.Sequential(
             *(_Block(a, b, drop, side) for (a, b), side in zip(itertools.pairwise(sizes), sides, strict=True))

@@ -48,8 +48,6 @@ class EfficientNetLite0(nn.Module):
     This is the form to train; `FoldedLite0` is the one to embed with.
     """
 
-    width = WIDTH
-
     def __init__(self) -> None:
         super().__init__()
         blocks, channels = [], STEM

@@ -10,6 +10,7 @@ Every verb takes the same names (`--model`), and functions of Python take a func
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -312,8 +313,8 @@ def _read_lite0() -> EfficientNetLite0:
 
 def _load_lite0(size: str) -> Embedder:
     """Return the embedder of EfficientNet-Lite0 at a size in pixels, as text, or "" for the default."""
-    side = int(size) if size.isdigit() else SIZE
-    if (size and not size.isdigit()) or not MIN_SIDE <= side <= MAX_SIDE:
+    side = int(size) if re.fullmatch("[0-9]{1,4}", size) else 0 if size else SIZE
+    if not MIN_SIDE <= side <= MAX_SIDE:
         raise BadInput(
             f"{DEFAULT_EMBEDDER} takes pictures of {MIN_SIDE} to {MAX_SIDE} pixels, as in {DEFAULT_EMBEDDER}:160, "
             f"not {size!r}."

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from anyshot.concurrency import connect_ray
 from anyshot.data.features import write_feature_file
 from anyshot.data.layout import SourceOptions
 from anyshot.data.open import open_source
@@ -25,7 +26,7 @@ from anyshot.data.source import (
     no_picture,
 )
 from anyshot.data.store import open_store
-from anyshot.errors import BadInput, as_bad_input
+from anyshot.errors import BadInput
 from anyshot.models.cache import FeatureCache, hash_picture
 from anyshot.models.devices import map_in_threads
 from anyshot.models.embedders import BATCH, Embedder, load_embedder
@@ -293,16 +294,9 @@ def _embed_on_ray(
     on: str, workers: int, model: str, using: Path | None, parts: Sequence[Sequence[Item]]
 ) -> Iterator[Results]:
     """Embed chunks of pictures in processes of Ray's; yields their features in order."""
-    with as_bad_input(ImportError, "`--on ray` needs the extra: pip install 'anyshot[ray]'."):
-        import ray
+    with connect_ray(on) as ray:
         from ray.util import ActorPool
-    starts_ray = not ray.is_initialized()
-    if starts_ray:
-        ray.init(None if on == "ray" else on, log_to_driver=False, logging_level="warning")
-    try:
+
         count = min(workers or int(ray.cluster_resources().get("CPU", 1)), len(parts))
         actors = [ray.remote(_RayWorker).remote(model, using) for _ in range(count)]
         yield from ActorPool(actors).map(lambda actor, part: actor.embed.remote(part), parts) if actors else ()
-    finally:
-        if starts_ray:
-            ray.shutdown()

@@ -615,4 +615,5 @@ POSTERIOR_HEAD = Head(
     _assumed,
     alternative_to="proto",
     estimator=Estimator(fit, transform, evidence, leave_one_out, fit_base),
+    temperature=30.0,
 )

@@ -9,7 +9,6 @@ Papers:
     The paper that this package follows compares these three with heads that score by a cosine.
 """
 
-from dataclasses import replace
 from functools import partial
 from math import sqrt
 
@@ -208,7 +207,7 @@ FEATURE_HEADS: dict[str, Head] = {
     # ProtoNet on vectors of length one: what a model is trained with that the posterior reads.
     "unit-proto": Head(_unit_vectors_for_euclidean, euclidean, alternative_to="proto", temperature=COSINE_TEMPERATURE),
     # A Gaussian model of each class, estimated from the support; scores by the log predictive density.
-    "posterior": replace(POSTERIOR_HEAD, temperature=30.0),
+    "posterior": POSTERIOR_HEAD,
     # The posterior, refined by logistic regression on the kept examples: for classes that have many.
     "logistic": LOGISTIC_HEAD,
 }

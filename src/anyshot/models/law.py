@@ -64,7 +64,6 @@ class Refine(Protocol):
         ...
 
 
-@runtime_checkable
 class Score(Protocol):
     """A function that compares queries with prototypes."""
 

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from anyshot.data.augmentation import convert_channels, prepare_evaluation
+from anyshot.data.pictures import evaluation_square
 from anyshot.data.store import Frames
 from anyshot.errors import BadInput, as_bad_input, look_up
 from anyshot.files import atomic_write, builtin_study_folders, check_file
@@ -29,7 +30,6 @@ from anyshot.recipe import Recipe
 EMBED_BATCH = 64
 FROZEN = Backbone(lambda channels, recipe: nn.Identity())  # features in, features out
 FeatureMaps = Float[np.ndarray, "image position channel"]
-Reader = Callable[..., FeatureMaps]
 
 
 class Model(nn.Module):
@@ -76,7 +76,7 @@ class Model(nn.Module):
         """Return features of stored images, with the evaluation transform; features are returned as they are."""
         return self.reader()(images)
 
-    def reader(self, device: str | None = None) -> "Reader":
+    def reader(self, device: str | None = None) -> Callable[..., FeatureMaps]:
         """Return `features` as a function of the current weights, for repeated calls.
 
         Batch norm is folded into the convolutions. The function runs on `device`, or where the model is.
@@ -97,7 +97,7 @@ class Model(nn.Module):
             for start in range(0, len(images), EMBED_BATCH):
                 batch = images[start : start + EMBED_BATCH]
                 if isinstance(batch, Frames):
-                    batch = batch.evaluation_squares(recipe.size, kind.margin)
+                    batch = [evaluation_square(frame, recipe.size, kind.margin) for frame in batch]
                 batch = convert_channels(np.array(batch), self.channels)
                 pixels = prepare_evaluation(torch.from_numpy(batch).to(place), recipe.size, kind.margin, kind.moments)
                 maps = (backbone(pixels) * recipe.feature_scale).float().cpu().numpy()

@@ -128,5 +128,5 @@ READOUTS: dict[str, Readout] = {
 
 def split_readout_name(name: str) -> tuple[str, int | None]:
     """Return the two parts of a readout's name, such as pca60; None where it does not end in a number."""
-    match = re.fullmatch(r"(.*?)([1-9]\d*)", name)
+    match = re.fullmatch(r"(.*?)([1-9][0-9]{0,8})", name)
     return (match[1], int(match[2])) if match else (name, None)

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -66,8 +66,9 @@ def trainable_timm(name: str) -> Backbone:
         return _add_normalisation(_create_model(name, fetch=True))
 
     def without_weights(channels: int, recipe: Recipe) -> nn.Module:
+        timm = _import_timm()
         with as_bad_input(Exception, f"timm could not make {name!r}", "."), _offline():  # timm raises many kinds
-            return _add_normalisation(_import_timm().create_model(name, pretrained=False, num_classes=0))
+            return _add_normalisation(timm.create_model(name, pretrained=False, num_classes=0))
 
     return Backbone(with_weights, 1.0, HALVES, without_weights)
 
@@ -113,18 +114,13 @@ def _create_model(name: str, fetch: bool) -> Any:
 
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
-    """Forbid torch.hub and the client of the Hugging Face hub to download, inside this context."""
-    with contextlib.ExitStack() as switches:
-        switches.enter_context(mock.patch.object(torch.hub, "urlopen", _refuse_download))
-        with contextlib.suppress(ImportError):
-            from huggingface_hub import constants
-
-            switches.enter_context(mock.patch.object(constants, "HF_HUB_OFFLINE", True))
+    """Forbid torch.hub and the client of the Hugging Face hub, which timm needs, to download inside this context."""
+    refusal = OSError("its weights are not on this machine")
+    with (
+        mock.patch.object(torch.hub, "urlopen", side_effect=refusal),
+        mock.patch("huggingface_hub.constants.HF_HUB_OFFLINE", True),
+    ):
         yield
-
-
-def _refuse_download(*_: object, **__: object) -> NoReturn:
-    raise OSError("its weights are not on this machine")
 
 
 def _explain_unreachable(hub: str) -> str:

@@ -40,15 +40,10 @@ def save_chart(chart: Chart, path: Path) -> None:
         chart.save(str(temporary), format=format, scale_factor=scale)  # type: ignore[arg-type]  # one of FORMATS
 
 
-def heatmap(grid: Grid) -> alt.LayerChart:
-    """Draw the residual of a grid, test bias to the right, model bias above, sensitivity in the title."""
-    return apply_theme(_heatmap(grid, largest_residual([grid])))
-
-
-def draw_heatmaps(grids: Sequence[Grid], columns: int = 2) -> alt.ConcatChart:
-    """Draw heatmaps on one colour scale, so that they compare."""
+def draw_heatmaps(grids: Sequence[Grid]) -> alt.ConcatChart:
+    """Draw the residuals of grids on one colour scale, test bias to the right, model bias above, score in the title."""
     limit = largest_residual(grids)
-    return apply_theme(alt.concat(*(_heatmap(grid, limit) for grid in grids), columns=columns, spacing=30))
+    return apply_theme(alt.concat(*(_heatmap(grid, limit) for grid in grids), columns=2, spacing=30))
 
 
 def _heatmap(grid: Grid, limit: float) -> alt.LayerChart:

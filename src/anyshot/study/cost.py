@@ -3,8 +3,7 @@
 import os
 import time
 import timeit
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -60,13 +59,6 @@ def plan_workers(recipes: Sequence[Recipe], registry: Registry, workers: int = 0
     return workers, max(1, count_cores() // workers)
 
 
-@contextmanager
-def _without_side_effects() -> Iterator[None]:
-    """Use one thread, and restore the caller's threads and random state afterwards."""
-    with use_threads(1), torch.random.fork_rng():
-        yield
-
-
 def estimate_bytes(recipe: Recipe, registry: Registry) -> float:
     """Return the memory of a training process, from what the backbone saves for the gradient of two images."""
     if recipe.frozen:
@@ -77,7 +69,7 @@ def estimate_bytes(recipe: Recipe, registry: Registry) -> float:
         sizes.append(tensor.nbytes)
         return tensor
 
-    with _without_side_effects(), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+    with use_threads(1), torch.random.fork_rng(), torch.autograd.graph.saved_tensors_hooks(count, lambda x: x):
         learner = Learner(replace(recipe, compile=False), registry, 3, "cpu")
         learner.model.train()(torch.zeros(2, 3, recipe.size, recipe.size))
     return BASE_BYTES + GRADIENT_FACTOR * sum(sizes) / 2 * recipe.images
@@ -139,7 +131,7 @@ def estimate_cost(
     """
     seconds: dict[Recipe, tuple[float, float]] = {}  # of an image in training, and of an episode
     groups = group_by(recipes, lambda recipe: (recipe.backbone, recipe.width, recipe.size, recipe.head))
-    with _without_side_effects(), progress("measuring", float(len(groups))) as advance:
+    with use_threads(1), torch.random.fork_rng(), progress("measuring", float(len(groups))) as advance:
         for (backbone, *_, head), alike in groups.items():
             times = seconds_per_image(alike[-1], registry), seconds_per_episode(alike[-1], registry, protocol)
             seconds |= dict.fromkeys(alike, times)

@@ -17,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from anyshot.concurrency import connect_ray
 from anyshot.errors import BadInput, as_bad_input
 
 Work = Callable[[Any], str]
@@ -34,7 +35,7 @@ def get_launcher(on: str, workers: int, threads: int, logs: Path) -> AbstractCon
     if on == "here":
         return _use_processes(workers)
     if on == "ray" or on.startswith("ray://"):
-        return _use_ray(None if on == "ray" else on, threads)
+        return _use_ray(on, threads)
     if on == "slurm":
         return use_slurm(logs, threads)
     raise BadInput(f"a study runs on here, ray, ray://ADDRESS or slurm, not on {on!r}.")
@@ -107,24 +108,16 @@ def _use_torchrun() -> Iterator[Submit]:
 
 
 @contextmanager
-def _use_ray(address: str | None, threads: int) -> Iterator[Submit]:
+def _use_ray(on: str, threads: int) -> Iterator[Submit]:
     """Run each job as a Ray task, with a GPU each where the cluster has any; Ray retries tasks of lost machines."""
-    with as_bad_input(ImportError, "`--on ray` needs the extra: pip install 'anyshot[ray]'."):
-        import ray
-    started = not ray.is_initialized()
-    if started:
-        ray.init(address, log_to_driver=False, logging_level="warning")
-    gpus = 1 if ray.cluster_resources().get("GPU") else 0
+    with connect_ray(on) as ray:
+        gpus = 1 if ray.cluster_resources().get("GPU") else 0
 
-    def submit(work: Work, job: Any) -> Any:
-        task = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=RETRIES)(work)
-        return task.remote(job).future()
+        def submit(work: Work, job: Any) -> Any:
+            task = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=RETRIES)(work)
+            return task.remote(job).future()
 
-    try:
         yield submit
-    finally:
-        if started:
-            ray.shutdown()
 
 
 @contextmanager

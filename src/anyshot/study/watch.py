@@ -45,11 +45,6 @@ class WatchedModel:
         """Epochs trained so far."""
         return self.recipe.epochs if self.done else len(self.rows)
 
-    @property
-    def is_running(self) -> bool:
-        """Whether its training has begun and it is not done."""
-        return not self.done and (self.folder / "recipe.json").exists()
-
     def __str__(self) -> str:
         """Return its name, its epochs and its last validation accuracy."""
         accuracies = [f" {row['val_accuracy']:.1f} %" for row in self.rows if row["val_accuracy"] != ""]
@@ -82,7 +77,7 @@ class Watch:
     @property
     def note(self) -> str:
         """How many models are done, and how far those in training are."""
-        running = [str(model) for model in self.models if model.is_running]
+        running = [str(model) for model in self.models if not model.done and (model.folder / "recipe.json").exists()]
         done = f"{sum(model.done for model in self.models)} of {len(self.models)} models done"
         return "; ".join([done, *running[:MAX_NAMED]])
 
