@@ -270,6 +270,14 @@ def test_a_frame_unlike_its_siblings_is_left_out_with_them():
     assert (find_groups(np.concatenate([X, far]), np.append(y, 0)).group[-1] != found).all()
 
 
+def test_examples_that_are_loosely_alike_are_no_groups_in_one_draw_and_single_in_the_next():
+    """Pairs that share less than half of their variance: half of them were groups in one of six draws."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        X, y = frames(rng, 1.2 * rng.normal(size=(10, 64)), scenes=8, size=2, differ=0.6)
+        assert find_groups(X, y).members < 0.1 * len(y)
+
+
 def test_a_class_of_one_group_is_not_judged_and_nothing_is_rejected_for_it(tmp_path):
     X, y = examples(60, 3)
     groups = np.where(y == 0, 1000, np.arange(60))

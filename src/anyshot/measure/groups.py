@@ -32,12 +32,13 @@ PART = 256  # rows whose differences to their class means are in memory at once
 MOST_SECONDS = 30.0  # seconds between two photos of one group; set once, not tuned
 # Squared distances below which examples of a class may form a group, as shares of the typical one within a class.
 # Near-copies are below NEAR; only where MANY of all examples fall into groups may these be wider, for then the photos
-# are frames of scenes. What these and the next four were chosen on is in docs/log/calibration.md.
+# are frames of scenes. What these and the next five were chosen on is in docs/log/calibration.md.
 LIMITS = (0.1, 0.2, 0.3, 0.45, 0.6, 0.7)
 NEAR = 0.3
 MANY = 0.4
 MOST = 0.7  # the same, of groups that are named or found by times; where so many fall into groups, the others join them
 LEAST_SILHOUETTE = 0.35  # mean silhouette above which a grouping counts as one: of independent photos it is 0.1 to 0.3
+LEAST_GAIN = 0.02  # by which silhouettes, on average over all examples, must be larger at a limit wider than NEAR
 CHANCE = 0.01  # probability that an example has an independent one below NEAR
 PAIR_CHANCE = 0.05  # and that two independent examples are below a wider limit
 LEAST_SHARE = 0.05  # share of the examples that a kind of evidence must group, or it is ignored
@@ -260,10 +261,11 @@ def _pair_by_time(labels: Labels, names: Sequence[str], times: Sequence[float | 
 def _pair_by_distance(vectors: Vectors, labels: Labels, typical: WithinClassDistance, many: float) -> Pairs:
     """Return each example of a group with another one of it; groups are far nearer than other examples of the class.
 
-    Clusters by average linkage are cut at the limit at which they stand out most: by the sum of their silhouettes
-    (Rousseeuw 1987), each less than that of independent examples. Where most examples are frames of scenes, one that
-    is alone joins the scene nearest to it, unless that is farther than two examples of a class typically are: it is
-    more often a frame unlike its siblings than another scene, and the threshold depends on such frames.
+    Clusters by average linkage are cut at the limit at which they stand out most, by their silhouettes (Rousseeuw 1987)
+    less that of independent examples; a limit wider than NEAR must be clearly better. Where most examples are frames of
+    scenes, one that is alone joins the scene nearest to it, unless that is farther than two examples of a class
+    typically are: it is more often a frame unlike its siblings than another scene, and the threshold depends on such
+    frames.
     """
     limits = [share for share in LIMITS if share <= NEAR or share * typical.distance <= typical.quantile(PAIR_CHANCE)]
     first = np.tile(np.arange(len(labels)), (len(limits), 1))  # of the cluster of each example, at each limit
@@ -284,9 +286,10 @@ def _pair_by_distance(vectors: Vectors, labels: Labels, typical: WithinClassDist
                 first[row, members] = firsts[cluster]
                 nearest[row, members] = np.where(outside <= typical.distance, firsts[other], members)
     is_grouped = np.stack([np.bincount(one, minlength=len(labels))[one] > 1 for one in first])
-    gain = ((silhouette - LEAST_SILHOUETTE) * is_grouped).sum(1)
-    gain[(np.array(limits) > NEAR) & (is_grouped.mean(1) < many)] = 0
-    best, rows = gain.argmax(), np.arange(len(labels))
+    gain = ((silhouette - LEAST_SILHOUETTE) * is_grouped).mean(1)
+    is_wide, rows = np.array(limits) > NEAR, np.arange(len(labels))
+    gain[is_wide & ((is_grouped.mean(1) < many) | (gain < gain[~is_wide].max() + LEAST_GAIN))] = 0
+    best = gain.argmax()
     if limits[best] > NEAR and is_grouped[best].mean() >= MOST:
         first[best] = np.where(is_grouped[best], first[best], nearest[best])
     is_paired = (first[best] != rows) & (gain[best] > 0)
