@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
 from anyshot import BadInput, FewShotClassifier
+from anyshot.inspect.accuracy import compare_on_holdout
 from anyshot.inspect.advice import advise
 from anyshot.inspect.case import OtherFeatures
 from anyshot.inspect.copies import find_copies
 from anyshot.inspect.episodes import EpisodePool
 from anyshot.inspect.gains import Curve, fit_curve, forecast_gains
-from anyshot.inspect.labels import rank_suspects
+from anyshot.inspect.holdout import measure_holdout
+from anyshot.inspect.labels import find_same_classes, rank_suspects
 from anyshot.inspect.pages import draw_curves, list_forecast_points, render_advice
 from anyshot.measure.groups import find_groups, parse_time, unit_vectors
 
@@ -262,6 +264,22 @@ def test_a_test_on_examples_held_out_comes_with_the_advice():
         assert f"{advice.accuracy:.1%}" in words
 
 
+def test_a_head_that_is_surely_ahead_on_the_examples_held_out_is_named():
+    """Examples of longer vectors are nearer to the class of the longest ones; the cosine sees directions only."""
+    rng, y = np.random.default_rng(0), np.repeat(["a", "b", "c", "d"], 100)
+    X, later = (np.eye(4).repeat(100, 0) + 0.4 * rng.normal(size=(400, 4)) for _ in range(2))
+    X *= np.linspace(1, 2, 4).repeat(100)[:, None]
+    fitted = {head: FewShotClassifier(head).fit(X, y) for head in ("proto", "cosine-proto")}
+    by_proto, by_cosine = ((classifier.predict(later) == y).astype(float) for classifier in fitted.values())
+    gain = by_cosine - by_proto
+    tests = {head: measure_holdout(classifier, later, y.tolist()) for head, classifier in fitted.items()}
+    words = f"{100 * gain.mean():+.1f} ± {196 * gain.std() / 20:.1f}"
+    (sentence,), table = compare_on_holdout(tests, "proto")
+    assert f"cosine-proto ({words} points) is surely ahead of proto" in sentence
+    assert [row[2] for row in table.rows] == [words, ""]
+    assert compare_on_holdout(tests, "cosine-proto")[0] == []
+
+
 def of_another_day():
     """Classes 0 and 1 are told apart at hand, by the last number; on another day that is the same for both, and class 5
     is noisier at hand than any other."""
@@ -430,6 +448,14 @@ def test_two_names_of_one_class_are_found():
     share = f"{pair['told_apart']:.0%} of their examples at hand are right (50% by chance). Are they one class?"
     assert f"are hardly told apart: asked which of the two it is, {share}" in advice.to_text()
     assert {advice.confused[0]["class"], advice.confused[0]["taken_for"]} == {"class 2", "class 2, again"}
+
+
+def test_two_classes_are_not_called_one_where_few_groups_speak_for_it():
+    """Of 12 examples each half are told from the other class: that may be chance, if they are three moments of each."""
+    labels, right = np.repeat([0, 1], 12), np.tile([1, 0], 12)
+    scores = np.where(labels[:, None] == 0, np.stack([right, 1 - right], 1), np.stack([1 - right, right], 1)) * 1.0
+    assert [pair[:2] for pair in find_same_classes(scores, labels, np.arange(24))] == [(0, 1)]
+    assert find_same_classes(scores, labels, np.arange(24) // 4) == []
 
 
 def test_too_few_images_are_said_to_be():

@@ -76,9 +76,13 @@ class LeaveOneOutAccuracy:
         if self.in_groups is not None:
             text += (
                 f" {self.members} of them are in {count_noun(self.groups, 'group')} {self._describe_groups()}, whose "
-                f"members may be recognised by each other: with whole groups left out it is {self.in_groups:.1%}."
+                f"members may be recognised by each other: with whole groups left out it is {self.in_groups:.1%}. "
+                "Expect the first number for more of the same groups, and the second for others."
             )
-        return f"{text} This is of the examples at hand; those of other days, places and sources are mostly harder."
+        return (
+            f"{text} This is of the examples at hand; those of other days, places and sources are mostly harder, and "
+            "more of them are called none of these."
+        )
 
 
 @dataclass(frozen=True)

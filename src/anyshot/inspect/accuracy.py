@@ -43,8 +43,9 @@ def measure_accuracy(case: AdviceCase, best: str, left_out: LeaveOneOutScores) -
             f"{high:.1%}): that is the accuracy to expect.",
             *test.sentences[1:],
         ]
-        rows = [[head, f"{rate:.1%}"] for head, rate in sorted(by_test.items(), key=lambda row: -row[1])]
-        tables = [Table("Every head on the examples held out", ["head", "accuracy"], rows)] if len(rows) > 1 else []
+        leaders, table = compare_on_holdout(tests, best)
+        sentences += leaders
+        tables = [table] if len(tests) > 1 else []
     values = {
         "left_out": left_out.accuracy,
         "left_out_by_head": by_head,
@@ -53,6 +54,29 @@ def measure_accuracy(case: AdviceCase, best: str, left_out: LeaveOneOutScores) -
         "accuracy": left_out.accuracy.accuracy if test is None else test.accuracy[0],
     }
     return Section("How accurate it is", sentences, tables, _doubt_accuracy(case, left_out, test), values)
+
+
+def compare_on_holdout(tests: dict[str, HoldoutResult], best: str) -> tuple[list[str], Table]:
+    """Return every head's accuracy on the examples held out, and which heads are surely ahead of the best one there.
+
+    Differences are paired: every head has learned all examples at hand, and was asked the same ones.
+    """
+    n, cells, ahead = tests[best].examples, [], []
+    mistakes = {head: {mistake.place for mistake in result.mistakes} for head, result in tests.items()}
+    for head, result in sorted(tests.items(), key=lambda row: -row[1].accuracy[0]):
+        gained, lost = len(mistakes[best] - mistakes[head]), len(mistakes[head] - mistakes[best])
+        lead = (gained - lost) / n
+        half = 1.96 * ((gained + lost) / n - lead**2) ** 0.5 / n**0.5
+        points = "" if head == best else f"{100 * lead:+.1f} ± {100 * half:.1f}"
+        cells.append([head, f"{result.accuracy[0]:.1%}", points])
+        if lead > half:
+            ahead.append(f"{head} ({points} points)")
+    sentences = [
+        f"Of these, {list_first(ahead)} {'is' if len(ahead) == 1 else 'are'} surely ahead of {best} with all examples "
+        "at hand: anyshot fit --head takes it."
+    ]
+    table = Table("Every head on the examples held out", ["head", "accuracy", f"points over {best}"], cells)
+    return (sentences if ahead else []), table
 
 
 def _doubt_accuracy(case: AdviceCase, left_out: LeaveOneOutScores, test: HoldoutResult | None) -> list[str]:

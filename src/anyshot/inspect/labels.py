@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import log_softmax
+from scipy.stats import beta
 
 from anyshot.classify.calibration import fit_scale
 from anyshot.classify.leave_one_out import LeaveOneOutScores
@@ -22,7 +23,7 @@ from anyshot.text import count_noun
 UNLIKELY = 0.02  # probability of its own label below which an example is listed
 SURE = 0.75  # probability of another class from which an example is listed
 ONE_CLASS = 0.65  # share of examples told from the other class below which two classes may be one; chance is 0.5
-LEAST_COMPARED = 4  # examples of each of two classes, to say that they may be one; not tuned
+TWO_CLASSES = 0.8  # a share that must lie above its 95 % interval, or the examples are too few to say so; not tuned
 MOST_LISTED = 40  # examples in a table; all are in the JSON
 
 
@@ -70,7 +71,7 @@ def find_label_errors(case: AdviceCase, left_out: LeaveOneOutScores) -> Section:
         "suspects": sorted(suspects),
         "same_class": [
             {"classes": [case.class_names[one], case.class_names[other]], "told_apart": share}
-            for one, other, share in find_same_classes(scores, labels)
+            for one, other, share in find_same_classes(scores, labels, case.groups.group[images])
         ],
     }
     sentences, tables = _describe_suspects(list(suspects.values())) if suspects else (["None."], [])
@@ -124,8 +125,18 @@ def rank_suspects(
     return [suspect for suspect, is_wrong in zip(suspects, best != labels, strict=True) if is_wrong]
 
 
-def find_same_classes(scores: Float[np.ndarray, "image way"], labels: Labels) -> list[tuple[int, int, float]]:
-    """Return pairs of classes whose images are hardly told apart when only these two are compared."""
+def find_same_classes(
+    scores: Float[np.ndarray, "image way"], labels: Labels, groups: Int[np.ndarray, " image"]
+) -> list[tuple[int, int, float]]:
+    """Return pairs of classes whose images are hardly told apart when only these two are compared.
+
+    Images of one group are recognised, or not, together: for the interval of the share a group counts as one image.
+
+    Args:
+        scores: Scores of the images that were left out with their groups.
+        labels: Their labels.
+        groups: Their groups.
+    """
     way = scores.shape[1]
     wins, draws = np.zeros((way, way)), np.zeros((way, way))
     for label in np.unique(labels):
@@ -133,8 +144,10 @@ def find_same_classes(scores: Float[np.ndarray, "image way"], labels: Labels) ->
         wins[label] = (members[:, [label]] > members).sum(0)
         draws[label] = (members[:, [label]] == members).sum(0)
     counts = np.bincount(labels, minlength=way)
+    n_groups = np.bincount(labels[np.unique(groups, return_index=True)[1]], minlength=way)
     # Of equal scores the second class is right, as `argmax` of a pair has it for one of the two orders.
     share = (wins + wins.T + draws.T) / np.maximum(counts + counts[:, None], 1)
-    enough = np.minimum(counts, counts[:, None]) >= LEAST_COMPARED
-    pairs = np.argwhere(np.triu(enough & (share < ONE_CLASS), 1)).tolist()
+    independent = n_groups + n_groups[:, None]
+    high = beta.ppf(0.975, share * independent + 1, np.maximum((1 - share) * independent, 1e-9))  # Clopper and Pearson
+    pairs = np.argwhere(np.triu((share < ONE_CLASS) & (high < TWO_CLASSES), 1)).tolist()
     return sorted(((one, other, float(share[one, other])) for one, other in pairs), key=lambda pair: pair[2])
