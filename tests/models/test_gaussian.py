@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal, norm
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.metrics import roc_auc_score
 
 from anyshot import BadInput, FewShotClassifier, evaluate
 from anyshot.classify import support as deployed
@@ -18,6 +19,7 @@ from anyshot.models.gaussian import _sum_images as sum_images
 from anyshot.models.gaussian import (
     as_posterior,
     diagonalise,
+    diagonalise_images,
     fit,
     fit_base,
     fit_moments,
@@ -84,6 +86,17 @@ def test_the_coordinates_make_w_the_identity_and_b_diagonal():
     expected = torch.diag(T.mT @ between @ T)
     torch.testing.assert_close(T.mT @ between @ T, torch.diag(expected), atol=1e-9, rtol=0)
     torch.testing.assert_close(fitted["spread"], expected.clamp_min(1e-3))
+
+
+@pytest.mark.parametrize("shrinkage", [(0.3, 0.05), (0.9, 0.7)])
+def test_few_images_of_many_dimensions_are_whitened_as_in_all_of_them(shrinkage):
+    vectors, owner = units(24, 60), torch.arange(24) % 8
+    fast, slow = diagonalise_images(vectors, owner, shrinkage), diagonalise(sum_images(vectors, owner), *shrinkage)
+    query, counts = units(9, 60, seed=3), torch.tensor([1, 2, 5, 1])
+    scores = [logits_of(model | {"scale": torch.ones(())}, query[:4], counts, query[4:]) for model in (fast, slow)]
+    torch.testing.assert_close(*scores)
+    torch.testing.assert_close(fast["spread"].sort().values, slow["spread"])
+    torch.testing.assert_close(fast["mean"], slow["mean"])
 
 
 def test_many_images_make_it_lda_and_a_wide_spread_makes_it_euclidean():
@@ -466,6 +479,19 @@ def test_onnx_is_the_same_and_takes_a_new_class(tmp_path):
     means = np.concatenate([fitted.support_.means, vectors[:4].mean(0, keepdims=True)]).astype(np.float32)
     feeds = {"features": Q.astype(np.float32), "prototypes": means, "counts": np.append(fitted.support_.counts, 4)}
     assert session.run(["logits"], feeds)[0].shape == (len(Q), 7)
+
+
+@pytest.mark.parametrize("shots", [(2, 2, 2, 2, 2), (1, 1, 1, 16, 16), (16, 16, 16, 16, 16)])
+def test_the_evidence_tells_strangers_better_than_the_largest_probability(shots):
+    by_evidence, by_probability = [], []
+    for seed in range(8):
+        x, owner = kind(10, 26, 1.0, seed, spread=1.5)
+        is_support = torch.from_numpy(np.arange(26) < np.array([*shots, *[0] * 5])[:, None]).flatten()
+        fitted = FewShotClassifier("posterior").fit(x[is_support].numpy(), owner[is_support].numpy())
+        query, is_known = x[~is_support].numpy(), (owner[~is_support] < 5).numpy()
+        by_evidence.append(roc_auc_score(is_known, fitted.evidence_of(fitted.vectors(query))))
+        by_probability.append(roc_auc_score(is_known, fitted.predict_proba(query).max(1)))
+    assert np.mean(by_evidence) > np.mean(by_probability) + 0.01
 
 
 def test_a_foreign_base_is_seen_and_left_alone():

@@ -434,7 +434,7 @@ def fit_base(vectors: Vectors, labels: Labels) -> dict[str, Tensor]:
     gain = torch.cat(gains)
     half_width = float(student_t.ppf(0.975, len(gain) - 1) * gain.std()) / len(gain) ** 0.5
     return {
-        **diagonalise(_sum_images(vectors, owner), *shrinkage),
+        **diagonalise_images(vectors, owner, shrinkage),
         "counts": counts,
         "helps": (gain.mean() > half_width).double(),
         "dimensions": counts.new_tensor(sum(factors) / len(factors)),
@@ -517,7 +517,7 @@ def fit_posterior(vectors: Vectors, labels: Labels) -> dict[str, Tensor]:
             f"{len(counts)}, the smallest of {int(counts.min())}."
         )
     u = normalize(x - centre)
-    fitted = {"centre": centre, **diagonalise(_sum_images(u, classes), *_choose_shrinkage(u, classes)[0])}
+    fitted = {"centre": centre, **diagonalise_images(u, classes, _choose_shrinkage(u, classes)[0])}
     return {name: value.to(vectors.dtype) for name, value in fitted.items()}
 
 
@@ -534,20 +534,62 @@ def _choose_shrinkage(u: Vectors, classes: Labels) -> tuple[Shrinkage, list[Fold
     return max(SHRINKAGES, key=lambda shrinkage: sum(_accuracy(*fold, shrinkage) for fold in folds)), folds
 
 
-def diagonalise(moments: Moments, shrink_within: float, shrink_between: float) -> dict[str, Tensor]:
-    """Return coordinates in which W is the identity and B diagonal, both shrunk to multiples of the identity."""
-    means, within = moments.means, moments.scatter / moments.degrees_of_freedom
-    between = torch.cov(means.mT) - within * (1 / moments.counts.to(means)).mean()
-    factor = torch.linalg.cholesky(_shrunk(within, shrink_within))
-    half = torch.linalg.solve_triangular(factor, _shrunk(between, shrink_between), upper=False)
+def diagonalise(
+    moments: Moments, shrink_within: float, shrink_between: float, dimensions: int | None = None
+) -> dict[str, Tensor]:
+    """Return coordinates in which W is the identity and B diagonal, both shrunk to multiples of the identity.
+
+    Args:
+        moments: Of base classes.
+        shrink_within: How far W is shrunk, from 0 to 1.
+        shrink_between: How far B is shrunk.
+        dimensions: The number of dimensions, if the moments are in a part of these outside of which nothing varies.
+    """
+    within, between = _estimate_covariances(moments)
+    factor = torch.linalg.cholesky(_shrink(within, shrink_within, dimensions))
+    half = torch.linalg.solve_triangular(factor, _shrink(between, shrink_between, dimensions), upper=False)
     spread, turn = torch.linalg.eigh(torch.linalg.solve_triangular(factor, half.mT, upper=False))
     matrix = torch.linalg.solve_triangular(factor.mT, turn, upper=True)
-    return {"mean": means.mean(0), "matrix": matrix, "spread": spread.clamp_min(LEAST_SPREAD)}
+    return {"mean": moments.means.mean(0), "matrix": matrix, "spread": spread.clamp_min(LEAST_SPREAD)}
 
 
-def _shrunk(covariance: Covariance, share: float) -> Covariance:
-    size = (covariance.trace() / len(covariance)).clamp_min(torch.finfo(covariance.dtype).tiny)
+def diagonalise_images(vectors: Vectors, owner: Labels, shrinkage: Shrinkage) -> dict[str, Tensor]:
+    """Return what `diagonalise` does for images; where these are fewer than dimensions, from matrices of their number.
+
+    Outside the span of the images both covariances are the multiples of the identity that they are shrunk to.
+    """
+    n, d = vectors.shape
+    if n >= d:
+        return diagonalise(_sum_images(vectors, owner), *shrinkage)
+    inside, outside = torch.linalg.qr(vectors.mT, mode="complete")[0].split([n, d - n], 1)
+    moments = _sum_images(vectors @ inside, owner)
+    fitted = diagonalise(moments, *shrinkage, d)
+    within, between = (
+        share * _mean_variance(covariance, d)
+        for covariance, share in zip(_estimate_covariances(moments), shrinkage, strict=True)
+    )
+    rest = (between / within).clamp_min(LEAST_SPREAD)
+    return {
+        "mean": inside @ fitted["mean"],
+        "matrix": torch.cat([inside @ fitted["matrix"], outside / within.sqrt()], 1),
+        "spread": torch.cat([fitted["spread"], rest.expand(d - n)]),
+    }
+
+
+def _estimate_covariances(moments: Moments) -> tuple[Covariance, Covariance]:
+    """Return the covariances W within classes and B of class means, neither of which is shrunk."""
+    within = moments.scatter / moments.degrees_of_freedom
+    return within, torch.cov(moments.means.mT) - within * (1 / moments.counts.to(within)).mean()
+
+
+def _shrink(covariance: Covariance, share: float, dimensions: int | None) -> Covariance:
+    size = _mean_variance(covariance, dimensions or len(covariance))
     return (1 - share) * covariance + share * size * torch.eye(len(covariance), dtype=covariance.dtype)
+
+
+def _mean_variance(covariance: Covariance, dimensions: int) -> Tensor:
+    """Return the mean variance over so many dimensions, of which the covariance has all that vary."""
+    return (covariance.trace() / dimensions).clamp_min(torch.finfo(covariance.dtype).tiny)
 
 
 def _split(u: Vectors, classes: Labels, fold: int) -> Fold:
