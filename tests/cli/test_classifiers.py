@@ -176,7 +176,7 @@ def test_what_fit_says_of_its_accuracy(model, monkeypatch):
     words, _, _ = run("anyshot fit photos --model run -o again", monkeypatch)
     assert "Left out and asked as if they were new" in words
     assert "other days" in words
-    assert "mostly harder. To know how much harder: anyshot test again FOLDER." in words
+    assert "more of them are called none of these. To know how much harder: anyshot test again FOLDER." in words
     words, _, _ = run("anyshot fit photos --model run -o 'my photos'", monkeypatch)
     assert "anyshot test 'my photos' FOLDER" in words
     for place, file in enumerate(sorted(Path("photos").rglob("*.png"))):

@@ -54,8 +54,7 @@ def read_feature_file(path: Path, options: PackOptions, labelled: bool) -> Sourc
     if not labelled:
         return Source([Item(name, "") for name in names or _name_rows(path, len(vectors))], features=vectors)
     if options.labels is not None:
-        is_array = options.labels.suffix == ".npy"
-        labels = list(np.atleast_1d(read_npy(options.labels))) if is_array else read_text(options.labels).splitlines()
+        labels = _read_label_file(options.labels)
         columns = {"labels": labels}
         others, options = {**others, "labels": labels}, replace(options, label_column="labels")
     _check_number_of_labels(columns, len(vectors), options.label_column, path)
@@ -63,6 +62,11 @@ def read_feature_file(path: Path, options: PackOptions, labelled: bool) -> Sourc
     labels_and_splits = read_labels(others, options, True, options.labels or path)
     rows = zip(names, labels_and_splits, read_groups(others, options, path, GROUPS), strict=True)
     return Source([Item(name, label, split, group=group) for name, (label, split), group in rows], features=vectors)
+
+
+def _read_label_file(path: Path) -> list[Any]:
+    """Return the labels of a .npy file, or of a text with one per line."""
+    return list(np.atleast_1d(read_npy(path))) if path.suffix == ".npy" else read_text(path).splitlines()
 
 
 def _check_number_of_labels(columns: Columns, vectors: int, label_column: str, path: Path) -> None:

@@ -113,8 +113,9 @@ def _dimensions(counts: Tensor, parameters: Parameters) -> Tensor:
     that is expected. The factor is for classes of one image, where r is as assumed; with a base it is for the average
     class of the support, so that nothing changes where all have as many images.
     """
-    typical = parameters.get("cosine", RATIO / (1 + RATIO))
-    return typical / _expected_cosine(counts, parameters["spread"])
+    if "cosine" not in parameters:  # in training, before there is a support
+        return torch.ones_like(counts)
+    return parameters["cosine"] / _expected_cosine(counts, parameters["spread"])
 
 
 def _expected_cosine(counts: Tensor, spread: Tensor) -> Tensor:
@@ -233,6 +234,7 @@ def fit_moments(moments: Moments, ridge: float = RIDGE, ratio: float = RATIO, ro
         "matrix": inverse.mT * (size / variance) ** 0.5,
         "spread": torch.full_like(centre, ratio),
         "share": centre.new_tensor(variance / size),  # of an image's outer product in W
+        "cosine": centre.new_tensor(RATIO / (1 + RATIO)),  # that the factor of the logits is for
     }
 
 
