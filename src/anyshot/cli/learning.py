@@ -336,7 +336,7 @@ def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry) -> 
 
 def export_model(model: str, out: Path, registry: Registry) -> str:
     """Write a classifier, with its backbone where that can be written, or a backbone alone, as an ONNX file."""
-    from anyshot.classify.onnx_export import export_backbone, export_onnx
+    from anyshot.classify.onnx_export import describe_ports, export_backbone, export_onnx
 
     folder = Path(model)
     if not is_classifier(folder):
@@ -345,12 +345,12 @@ def export_model(model: str, out: Path, registry: Registry) -> str:
                 f"{folder} is not an image classifier: name a folder that `anyshot fit` made, or a trained model."
             )
         export_backbone(load_embedder(model, registry=registry), out)
-        return f"{out}: images in, features out; --model takes it."
+        return f"{out}: {describe_ports(out)}; --model takes it."
     classifier = load_classifier(folder, registry)
     if isinstance(classifier, ImageClassifier) and classifier.backbone.file is None:
         classifier.to_onnx(out)
-        return f"{out}: images and prototypes in, logits and vectors out."
+        return f"{out}: {describe_ports(out)}."
     export_onnx(get_estimator(classifier), out)
     is_of_images = isinstance(classifier, ImageClassifier)
     before = f"; {find_onnx_backbone(folder)} gives the features" if is_of_images else ""
-    return f"{out}: features and prototypes in, logits and vectors out{before}."
+    return f"{out}: {describe_ports(out)}{before}."
