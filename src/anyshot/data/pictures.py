@@ -164,9 +164,12 @@ def explain_unreadable(error: Exception, data: bytes | np.ndarray = b"") -> str:
     start = data[:64] if isinstance(data, bytes) else b""
     if isinstance(error, BadInput):
         return str(error)[:200]
+    if start[4:8] == b"ftyp" and start[8:12] in (b"heic", b"heix", b"hevc", b"mif1", b"msf1", b"heim", b"heis"):
+        can_read = "HEIF" in FORMATS
+        return (
+            "it is HEIC, damaged or cut short" if can_read else "it is HEIC, which `pip install 'anyshot[heic]'` reads"
+        )
     if isinstance(error, UnidentifiedImageError):
-        if start[4:8] == b"ftyp" and start[8:12] in (b"heic", b"heix", b"hevc", b"mif1", b"msf1", b"heim", b"heis"):
-            return "it is HEIC, which `pip install 'anyshot[heic]'` reads"
         return "not an image of a known format" if start.strip(b"\0") else "there is nothing in it"
     if isinstance(error, IsADirectoryError):
         return "it is a folder; name the pictures in it"
