@@ -92,8 +92,11 @@ def test_corrections_with_keys_need_no_paths(photos, monkeypatch):
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ("red/nothing.png,,red,drop,", "there is no example red/nothing.png of 'red' to correct"),
-        ("red/0.png,,blue,drop,", "there is no example red/0.png of 'blue' to correct"),
+        (
+            "red/1.png,,red,keep,\nred/nothing.png,,red,drop,",
+            "row 3 of t.csv: there is no example red/nothing.png of 'red' to correct: were the corrections made for",
+        ),
+        ("red/0.png,,blue,drop,", "there is no example red/0.png of 'blue' to correct: its label is 'red'."),
         ("\nred/0.png,cat", "t.csv has no column named decision"),
         ("red/0.png,,red,delete,", "row 2 of t.csv decides 'delete': a decision is keep, relabel or drop"),
         ("red/0.png,,red,relabel,", "row 2 of t.csv must name a path or key, and for relabel a new_label"),
@@ -106,6 +109,7 @@ def test_bad_rows_are_one_sentence(photos, monkeypatch, rows, words):
     Path("t.csv").write_text("path,label" + rows if rows.startswith("\n") else f"{HEADER}\n{rows}\n")
     done = run("anyshot fit photos --model run --corrections t.csv -o m", monkeypatch)
     assert (done.code, words in done.err) == (2, True), done.err
+    assert "applied" not in done.err
     assert done.err.strip().splitlines()[-1].startswith("anyshot: ")
     assert not Path("m").exists()
 
