@@ -58,7 +58,7 @@ def test_fit_add_and_remove_end_in_the_same_classifier(photos, monkeypatch):
     done = run("anyshot fit photos --model run --corrections table.csv -o fitted", monkeypatch)
     assert "2 corrections of table.csv applied" in done.err
     assert "new class" not in done.err
-    assert "there twice" not in done.err
+    assert "there already" not in done.err
     np.testing.assert_allclose(predictions("fitted"), predictions("expected"), rtol=1e-5)
     assert run("anyshot fit photos --model run -o wrong", monkeypatch).code == 0
     assert np.abs(predictions("wrong") - predictions("expected")).max() > 1e-3

@@ -100,7 +100,7 @@ def fit_source(
             report = FitReport(len(source.items), noun=noun)
             _learn_examples(classifier, source, source.labels, options, report)
         classifier.save(out)
-    print_message(report.describe_repeats())
+    print_message(report.describe_doubts())
     accuracy = report.describe_accuracy(get_estimator(classifier), out)
     return f"{out}: {', '.join(_describe_counts(classifier, noun))}.{replaced}\n{accuracy}".rstrip()
 
@@ -197,7 +197,7 @@ def add_examples(
                     check_size(estimator, source, str(path))
                 labels = estimator.parse_labels([to] * len(source.items) if to else source.labels)
                 _learn_examples(classifier, source, labels, options, report)
-        print_message(report.describe_repeats())
+        print_message(report.describe_doubts())
         return _describe_added(before, _count_by_name(estimator))
 
     return _change_classifier(model, out, options.registry(), add)
