@@ -7,7 +7,7 @@ The page of `anyshot advise` and that of `anyshot serve` write such tables; `any
 An example is known by its path in the source, or by its key (`anyshot.classify.keys`) where the table has no path.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,15 +118,21 @@ def apply_corrections(source: Source, corrections: str | Path | Sequence[Correct
         rows = index.get(one.example)
         if rows is None:
             where = f"row {numbers[one]} of {table}: " if one in numbers else ""
-            others = [repr(label) for *example, label in index if tuple(example) == one.example[:2]]
-            hint = f"its label is {' or '.join(others)}." if others else "were the corrections made for other examples?"
-            raise BadInput(f"{where}there is no example {one.path or one.key} of {one.label!r} to correct: {hint}")
+            raise BadInput(where + _describe_unknown(one, index))
         decisions |= dict.fromkeys(rows, one)
     rest = [row for row in range(len(items)) if row not in decisions or decisions[row].decision != "drop"]
     if not rest:
         raise BadInput("the corrections drop every example.")
     corrected = [decisions[row].apply(items[row]) if row in decisions else items[row] for row in rest]
     return replace(source.select(rest), items=corrected)
+
+
+def _describe_unknown(correction: Correction, examples: Iterable[tuple[str, str, str]]) -> str:
+    """Return the sentence for a correction that fits none of the examples, each given by its path, key and label."""
+    labels = [repr(label) for path, key, label in examples if (path, key) == correction.example[:2]]
+    hint = f"its label is {' or '.join(labels)}." if labels else "were the corrections made for other examples?"
+    what = f"{correction.path or correction.key} of {correction.label!r}"
+    return f"there is no example {what} to correct: {hint}"
 
 
 def apply_tables(
