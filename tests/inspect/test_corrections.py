@@ -407,6 +407,8 @@ def test_rankings_cover_what_is_not_labelled():
         rank_unlabelled(X, ["a"] * 12, pool)
     page = render_ranking(ranking, ["<script>alert(1)</script>"] * 41, ["<b>"], {}, "a folder")
     assert page.count("<script") == 1
+    assert "All 41 examples: those come first whose labels should help most." in page
+    assert "Of 41 examples, labels of these 3 should help" in render_ranking(ranking[:3], names, ["b"], {}, "a")
     assert "--root &#39;a folder&#39;" in page
 
 
