@@ -65,7 +65,10 @@ def test_what_is_not_known_is_an_empty_cell(birds, tmp_path, monkeypatch, capsys
         (["evaluate", "BIRDS", "--split", "tset"], "did you mean 'test'"),
         (["evaluate", "BIRDS", "--way", "7"], "7 ways does not fit 6 classes"),
         (["evaluate", "BIRDS", "--way", "some"], "number of classes or 'all'"),
-        (["evaluate", "BIRDS", "--shots", "20"], "largest feasible shot is 14 with 16 queries; --queries 10 would do"),
+        (
+            ["evaluate", "BIRDS", "--shots", "20"],
+            "largest feasible shot is 14 with 16 queries; 10 would do (queries=10 in Python, --queries 10 of the",
+        ),
         (["evaluate", "BIRDS", "--shots", "40"], "give it 56 examples at least, or leave the class out"),
         (["evaluate", "GLYPHS", "--model", "nowhere", "--shots", "1"], "such as cub32-conv4-cosine-proto-16shot"),
         (["evaluate", "GLYPHS", "--way", "7"], "7 ways does not fit 2 classes"),
