@@ -192,6 +192,16 @@ def builtin_study_folders() -> list[Path]:
     return [folder for folder in (package / "studies", package.parents[1] / "studies") if folder.is_dir()]
 
 
+def find_builtin_models() -> dict[str, Path]:
+    """Return the folders of the trained models that come with anyshot, by their names with and without their ids."""
+    folders = [
+        file.parent
+        for studies in builtin_study_folders()
+        for file in sorted(studies.glob("ready/*/*/model.safetensors"))
+    ]
+    return {name: folder for folder in folders for name in (folder.name, folder.name.rpartition("-")[0])}
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file in UTF-8, atomically; bytes of file names that are no text are written as escapes."""
     with atomic_write(path) as temporary:

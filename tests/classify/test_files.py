@@ -459,6 +459,8 @@ def test_pictures_that_are_none(tmp_path):
         made.predict("nowhere.png")
     with pytest.raises(BadInput, match="2 pictures and 1 labels"):
         made.partial_fit([folder / "red" / "0.png"] * 2, ["red"])
+    new = sorted((folder / "red").glob("[01].png"))
+    assert ImageClassifier(colours).partial_fit(new, "a label of all").classifier.support_.counts.tolist() == [2]
 
 
 @pytest.mark.parametrize("size", [(32, 32), (20, 50), (35, 60), (96, 96)])

@@ -171,7 +171,9 @@ def _list_versions(folder: Path) -> list[Path]:
 
 
 def check_destination(path: Path) -> None:
-    """Raise BadInput where something else than a classifier is in a classifier's place."""
+    """Raise BadInput where something else than a classifier is in a classifier's place, or a file in a folder's."""
+    if file := next((parent for parent in path.parents if parent.is_file()), None):
+        raise BadInput(f"{path} cannot be written: {file} is a file, not a folder.")
     is_empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
     is_ours = (path / CONFIG).is_file() and ((path / TENSORS).is_file() or bool(_list_versions(path)))
     if not is_empty and not is_ours:

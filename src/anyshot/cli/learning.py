@@ -234,7 +234,8 @@ def remove_classes_or_examples(
 ) -> str:
     """Make a classifier forget classes, or single examples; the arguments are those of the verb."""
     if bool(names) == bool(examples or corrections):
-        raise BadInput("name classes to remove, or examples: --examples FILES, or --corrections TABLE.")
+        both = ", not both" if names else ""
+        raise BadInput(f"name classes to remove, or examples{both}: --examples FILES, or --corrections TABLE.")
 
     def remove(classifier: Classifier) -> str:
         estimator = get_estimator(classifier)
