@@ -26,6 +26,7 @@ try:
 except ImportError:  # Windows has no such locks: nothing is locked there, and no leftovers are removed.
     fcntl = None  # type: ignore[assignment]
 
+CLASSIFIER_CONFIG = "config.json"  # in the folder of every classifier
 STAGING_PREFIX = ".anyshot-"
 MAX_FILE_BYTES = 1 << 28  # of a picture or a table
 MAX_JSON_BYTES = 1 << 24  # parsed values take up to a hundred times as much memory
@@ -217,6 +218,18 @@ def check_file(path: Path) -> None:
     """Raise MissingFile if there is no such file."""
     if not path.is_file():
         raise MissingFile(f"there is no file {path}.")
+
+
+def check_source(path: Path) -> None:
+    """Raise BadInput if there is no file or folder at a path, or only a pipe or a device."""
+    if not path.is_dir() and not path.is_file():
+        raise BadInput(f"there is no file or folder {path}.")
+
+
+def check_classifier(folder: Path) -> None:
+    """Raise MissingFile if a folder holds no classifier."""
+    if not (folder / CLASSIFIER_CONFIG).is_file():
+        raise MissingFile(f"there is no classifier {folder}: name a folder that `anyshot fit` made.")
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:

@@ -99,7 +99,7 @@ def test_predictions_as_table_csv_and_json(model, monkeypatch):
         ("anyshot advise nowhere.npz", "no file or folder nowhere.npz"),
         ("anyshot advise photos --model run --way five", "not 'five'"),
         ("anyshot export photos -o x.onnx", "is not an image classifier"),
-        ("anyshot serve nowhere", "named like timm:nowhere"),
+        ("anyshot serve nowhere", "nowhere: name a folder that `anyshot fit` made, or a network, such as efficientnet"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(model, monkeypatch, command, words):
