@@ -175,6 +175,15 @@ def test_a_terminal_that_knows_ascii_alone_and_an_output_that_is_full_or_closed(
     assert err in done.stderr
 
 
+def test_an_interrupted_command_says_so(tmp_path, monkeypatch, capsys):
+    def interrupt(folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("anyshot.cli.paths.check_source", interrupt)
+    assert run(monkeypatch, "advise", tmp_path) == 130
+    assert capsys.readouterr().err == "anyshot: interrupted.\n"
+
+
 def test_a_reader_that_closes_the_pipe_is_no_error():
     command = f"{sys.executable} -m anyshot paper audit --json | head -n 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
