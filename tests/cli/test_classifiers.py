@@ -397,6 +397,10 @@ def test_embed_refuses_a_file_that_it_cannot_write(model, monkeypatch):
     assert (said.code, said.err.count("\n")) == (2, 1)
     assert ".npz or .parquet" in said.err
     assert not Path("features.csv").exists()
+    said = run("anyshot embed photos --model run -o features.xyz", monkeypatch)
+    assert (said.code, "a name without an ending is that of a store: features.xyz is neither" in said.err) == (2, True)
+    assert not Path("features.xyz").exists()
+    assert run("anyshot embed photos --model run -o features-1.2", monkeypatch).code == 0
     assert run("anyshot embed photos --model run -o features.npz", monkeypatch).code == 0
 
 
