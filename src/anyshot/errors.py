@@ -78,7 +78,7 @@ def check_names(kind: str, names: Iterable[str], known: Collection[str]) -> None
 def describe_unknown_name(kind: str, name: str, names: Iterable[str]) -> str:
     """Return the sentence for an unknown name: the nearest one, or the list of names."""
     choices = list(names)
-    near = get_close_matches(name, choices, n=1, cutoff=0.5)
+    near = get_close_matches(name, choices, n=1, cutoff=0.7)  # a slip of the keyboard or two, not another word
     listed = ", ".join(choices[:MAX_LISTED_NAMES]) + " and others" * (len(choices) > MAX_LISTED_NAMES)
     hint = f"did you mean {near[0]!r}?" if near else f"choose one of {listed}."
     return f"there is no {kind} named {name!r}: {hint}"

@@ -26,6 +26,7 @@ try:
 except ImportError:  # Windows has no such locks: nothing is locked there, and no leftovers are removed.
     fcntl = None  # type: ignore[assignment]
 
+CLASSIFIER_CONFIG = "config.json"  # in the folder of every classifier
 STAGING_PREFIX = ".anyshot-"
 MAX_FILE_BYTES = 1 << 28  # of a picture or a table
 MAX_JSON_BYTES = 1 << 24  # parsed values take up to a hundred times as much memory
@@ -192,6 +193,16 @@ def builtin_study_folders() -> list[Path]:
     return [folder for folder in (package / "studies", package.parents[1] / "studies") if folder.is_dir()]
 
 
+def find_builtin_models() -> dict[str, Path]:
+    """Return the folders of the trained models that come with anyshot, by their names with and without their ids."""
+    folders = [
+        file.parent
+        for studies in builtin_study_folders()
+        for file in sorted(studies.glob("ready/*/*/model.safetensors"))
+    ]
+    return {name: folder for folder in folders for name in (folder.name, folder.name.rpartition("-")[0])}
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file in UTF-8, atomically; bytes of file names that are no text are written as escapes."""
     with atomic_write(path) as temporary:
@@ -207,6 +218,18 @@ def check_file(path: Path) -> None:
     """Raise MissingFile if there is no such file."""
     if not path.is_file():
         raise MissingFile(f"there is no file {path}.")
+
+
+def check_source(path: Path) -> None:
+    """Raise BadInput if there is no file or folder at a path, or only a pipe or a device."""
+    if not path.is_dir() and not path.is_file():
+        raise BadInput(f"there is no file or folder {path}.")
+
+
+def check_classifier(folder: Path) -> None:
+    """Raise MissingFile if a folder holds no classifier."""
+    if not (folder / CLASSIFIER_CONFIG).is_file():
+        raise MissingFile(f"there is no classifier {folder}: name a folder that `anyshot fit` made.")
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:

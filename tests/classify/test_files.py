@@ -18,6 +18,7 @@ import pytest
 import torch
 from helpers.classifier_folders import sign_folder, version_of
 from helpers.classifiers import classifier, colours, examples, pictures, small_model
+from helpers.shell import run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -84,6 +85,30 @@ def test_the_card_is_one_of_hugging_face(tmp_path):
     ):
         assert words in card.text
     assert "<c>" not in card.text
+
+
+@pytest.mark.parametrize("head", ["posterior", "logistic", "cosine-proto", "proto"])
+def test_card_and_export_say_what_the_threshold_is_compared_with(head, tmp_path, monkeypatch):
+    """For heads that estimate from the support it is the evidence, which is another number than the best logit."""
+    monkeypatch.chdir(tmp_path)
+    X, y = examples(60, spread=2.0)
+    made = FewShotClassifier(head).fit(X, y)
+    made.save("model")
+    said = run("anyshot export model -o model.onnx", monkeypatch).out
+    answers = session("model.onnx")
+    names = [port.name for port in answers.get_outputs()]
+    has_evidence, is_evidence = "evidence" in names, head in ("posterior", "logistic")
+    card = Path("model/README.md").read_text()
+    assert ("evidence for the likeliest class" in card, "best logit" in card) == (is_evidence, not is_evidence)
+    inputs = "features, prototypes, counts" if has_evidence else "features, prototypes"
+    assert said == f"model.onnx: {inputs} in; {', '.join(names)} out.\n"
+    values = dict(zip(names, answers.run(None, {"features": X.reshape(len(X), -1).astype(np.float32)}), strict=True))
+    threshold = answers.get_modelmeta().custom_metadata_map.get("anyshot.threshold")
+    if threshold is None:  # no output that could be compared with it
+        assert head == "logistic"
+    else:
+        is_known = values.get("evidence", values["logits"].max(1)) >= float(threshold)
+        np.testing.assert_array_equal(is_known, made.is_known(X))
 
 
 def test_nothing_else_is_overwritten(tmp_path):
@@ -434,6 +459,8 @@ def test_pictures_that_are_none(tmp_path):
         made.predict("nowhere.png")
     with pytest.raises(BadInput, match="2 pictures and 1 labels"):
         made.partial_fit([folder / "red" / "0.png"] * 2, ["red"])
+    new = sorted((folder / "red").glob("[01].png"))
+    assert ImageClassifier(colours).partial_fit(new, "a label of all").classifier.support_.counts.tolist() == [2]
 
 
 @pytest.mark.parametrize("size", [(32, 32), (20, 50), (35, 60), (96, 96)])

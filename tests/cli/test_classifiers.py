@@ -86,7 +86,9 @@ def test_predictions_as_table_csv_and_json(model, monkeypatch):
         ("anyshot predict nowhere x.png", "there is no classifier nowhere: name a folder that `anyshot fit` made"),
         ("anyshot predict photos model", "there is no classifier photos: name a folder that `anyshot fit` made"),
         ("anyshot test photos model", "there is no classifier photos"),
-        ("anyshot serve photos", "there is neither a classifier nor a trained model photos"),
+        ("anyshot serve photos", "nor a trained model photos: name a folder that `anyshot fit` made, or that of"),
+        ("anyshot fit photos --model run -o photos/red/0.png/m", "m cannot be written: photos/red/0.png is a file"),
+        ("anyshot remove model red --examples photos/red", "name classes to remove, or examples, not both: --examples"),
         ("anyshot serve model --save photos", "photos is there already and is not a classifier"),
         ("anyshot predict model nowhere.png", "no file or folder nowhere.png"),
         ("anyshot predict model run", "there are no pictures"),
@@ -97,7 +99,7 @@ def test_predictions_as_table_csv_and_json(model, monkeypatch):
         ("anyshot advise nowhere.npz", "no file or folder nowhere.npz"),
         ("anyshot advise photos --model run --way five", "not 'five'"),
         ("anyshot export photos -o x.onnx", "is not an image classifier"),
-        ("anyshot serve nowhere", "named like timm:nowhere"),
+        ("anyshot serve nowhere", "nowhere: name a folder that `anyshot fit` made, or a network, such as efficientnet"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(model, monkeypatch, command, words):
@@ -395,6 +397,10 @@ def test_embed_refuses_a_file_that_it_cannot_write(model, monkeypatch):
     assert (said.code, said.err.count("\n")) == (2, 1)
     assert ".npz or .parquet" in said.err
     assert not Path("features.csv").exists()
+    said = run("anyshot embed photos --model run -o features.xyz", monkeypatch)
+    assert (said.code, "a name without an ending is that of a store: features.xyz is neither" in said.err) == (2, True)
+    assert not Path("features.xyz").exists()
+    assert run("anyshot embed photos --model run -o features-1.2", monkeypatch).code == 0
     assert run("anyshot embed photos --model run -o features.npz", monkeypatch).code == 0
 
 

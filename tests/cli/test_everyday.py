@@ -14,6 +14,7 @@ from helpers import image_files as files
 from helpers.classifier_folders import version_of
 from helpers.classifiers import pictures, small_model
 from helpers.shell import list_verbs, run
+from PIL import Image
 from scipy.stats import binomtest
 from sklearn.base import clone
 from sklearn.metrics import confusion_matrix
@@ -165,19 +166,46 @@ def test_none_of_these_has_no_probability(here, monkeypatch):
     assert answer["best"][0]["class"] == nearest
 
 
+def test_equal_rows_are_counted_by_vector_and_label(tmp_path, monkeypatch):
+    """As many are said to be there already as the classifier lacks; a vector with three labels is one example."""
+    monkeypatch.chdir(tmp_path)
+    rows, labels = [0, 1, 2, 3, 0, 0, 0, 0, 0, 1], list("abcaabcbca")
+    np.savez("x.npz", features=np.eye(4, dtype=np.float32)[rows], labels=np.array(labels))
+    done = run("anyshot fit x.npz -o made", monkeypatch)
+    assert (
+        "2 examples have two labels or more, of which at most one is right: row 5 is row 0, row 9 is row 1." in done.err
+    )
+    assert "3 examples are there already under the same label, and not counted again: row 4 is row 0, row 7" in done.err
+    assert anyshot.FewShotClassifier.load("made").support_.counts.sum() == len(rows) - 3
+    done = run("anyshot add made x.npz", monkeypatch)
+    assert "two labels or" not in done.err
+    assert "10 examples are there already" in done.err
+
+
+def test_pictures_too_small_to_show_anything_are_named(here, monkeypatch):
+    for side in (1, 7, 8):
+        Image.new("RGB", (40, side), "red").save(f"photos/red/side-{side}.png")
+    err = run("anyshot fit photos --model run -o small", monkeypatch).err
+    small = "2 pictures are less than 8 pixels wide or high, which shows nothing: red/side-1.png, red/side-7.png."
+    assert small in err
+
+
 def test_pictures_that_are_there_twice_are_said(here, monkeypatch):
     shutil.copy("photos/red/0.png", "photos/red/again.png")
     shutil.copy("photos/red/1.png", "photos/blue/wrong.png")
     err = run("anyshot fit photos --model run -o twice", monkeypatch).err
     assert "1 picture has two labels, one of which is wrong: red/1.png is blue/wrong.png." in err
-    assert "1 picture is there twice, and counted once: red/again.png is red/0.png." in err
+    assert "1 picture is there already under the same label, and not counted again: red/again.png is red/0.png." in err
     assert "These are exact copies; `anyshot advise` also finds edited ones." in err
     err = run("anyshot add model photos", monkeypatch).err
     assert "1 picture has two labels, one of which is wrong: blue/wrong.png is one of red before." in err
-    assert "25 pictures are there twice, and counted once: blue/0.png is one of blue before, " in err
+    assert (
+        "25 pictures are there already under the same label, and not counted again: blue/0.png is one of blue before, "
+        in err
+    )
     assert " and 22 more." in err
     pictures(here / "other", images=3, seed=5)
-    assert "twice" not in run("anyshot add model other", monkeypatch).err
+    assert "already" not in run("anyshot add model other", monkeypatch).err
 
 
 def test_fit_says_what_it_replaces(here, monkeypatch):

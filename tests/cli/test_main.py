@@ -66,9 +66,12 @@ def test_what_is_not_known_is_an_empty_cell(birds, tmp_path, monkeypatch, capsys
         (["evaluate", "BIRDS", "--way", "7"], "7 ways does not fit 6 classes"),
         (["evaluate", "BIRDS", "--way", "some"], "number of classes or 'all'"),
         (["evaluate", "BIRDS", "--way", "²"], "number of classes or 'all'"),
-        (["evaluate", "BIRDS", "--shots", "20"], "largest feasible shot is 14 with 16 queries; --queries 10 would do"),
+        (
+            ["evaluate", "BIRDS", "--shots", "20"],
+            "largest feasible shot is 14 with 16 queries; 10 would do (queries=10 in Python, --queries 10 of the",
+        ),
         (["evaluate", "BIRDS", "--shots", "40"], "give it 56 examples at least, or leave the class out"),
-        (["evaluate", "GLYPHS", "--model", "nowhere", "--shots", "1"], "such as cub32-conv4-cosine-proto-16shot"),
+        (["evaluate", "GLYPHS", "--model", "nowhere", "--shots", "1"], "such as efficientnet-lite0; a timm model"),
         (["evaluate", "GLYPHS", "--way", "7"], "7 ways does not fit 2 classes"),
         (["experiment", "consistency", "BIRDS", "MODEL"], "name a store of images"),
         (["experiment", "terms", "GLYPHS"], "at least one trained model"),
@@ -173,8 +176,56 @@ def test_a_terminal_that_knows_ascii_alone_and_an_output_that_is_full_or_closed(
     assert err in done.stderr
 
 
+def test_an_interrupted_command_says_so(tmp_path, monkeypatch, capsys):
+    def interrupt(folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("anyshot.cli.paths.check_source", interrupt)
+    assert run(monkeypatch, "advise", tmp_path) == 130
+    assert capsys.readouterr().err == "anyshot: interrupted.\n"
+
+
 def test_a_reader_that_closes_the_pipe_is_no_error():
     command = f"{sys.executable} -m anyshot paper audit --json | head -n 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.stdout.count("\n") == 1
     assert done.stderr == ""
+
+
+NOT_THERE = """import contextlib, sys
+from anyshot.cli import main
+for words in sys.argv[1:]:
+    sys.argv = ["anyshot", *words.split()]
+    with contextlib.suppress(SystemExit):
+        main.main()
+print("torch" in sys.modules)
+"""
+
+
+def test_what_is_not_there_is_told_before_torch_is_imported(tmp_path):
+    source, folder, model = "no file or folder none", "no classifier none", "nor a trained model none"
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "config.json").write_text("{}")
+    told = {
+        "fit none -o x": source,
+        "advise none": source,
+        "advise made --holdout none": source,
+        "evaluate none": source,
+        "embed none -o x": source,
+        "predict none none": folder,
+        "predict made none": source,
+        "test none made": folder,
+        "test made none": source,
+        "add none none": folder,
+        "add made none": source,
+        "remove none red": folder,
+        "remove made --examples none": source,
+        "merge made none -o x": folder,
+        "export none -o x": model,
+        "serve none": model,
+    }
+    command = [sys.executable, "-c", NOT_THERE, *told]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "False\n"
+    for line, (words, sentence) in zip(done.stderr.splitlines(), told.items(), strict=True):
+        assert f"there is {'neither a classifier ' if sentence == model else ''}{sentence}" in line, words

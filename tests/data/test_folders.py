@@ -16,7 +16,7 @@ from anyshot.data.folders import read_folder
 from anyshot.data.layout import PackOptions, SourceOptions
 from anyshot.data.open import open_source
 from anyshot.data.pack import pack
-from anyshot.data.pictures import decode_picture
+from anyshot.data.pictures import decode_picture, explain_unreadable
 from anyshot.data.source import describe_notes, describe_source, select_splits
 from anyshot.data.store import open_store
 from anyshot.errors import BadInput
@@ -189,6 +189,17 @@ def test_heic_is_read_with_its_extra_and_named_without(tmp_path, monkeypatch):
     files.write(root / "cat" / "named-jpeg.jpg", file.getvalue())  # as some programs leave them
     store = pack("folder", root, tmp_path / "s", size=8, split=(0, 0, 1))
     assert "anyshot[heic]" in store.about["skipped"][0]["why"]
+
+
+@pytest.mark.parametrize("end", [40, -10])  # within the header, and within the picture
+def test_a_damaged_heic_is_called_damaged_where_the_extra_is_installed(end):
+    heif = pytest.importorskip("pillow_heif")
+    file = io.BytesIO()
+    heif.from_pillow(Image.fromarray(files.pixels(3, 64, 64))).save(file)
+    data = file.getvalue()[:end]
+    with pytest.raises((OSError, ValueError)) as error:
+        decode_picture(data, 64, "crop")
+    assert explain_unreadable(error.value, data) == "it is HEIC, damaged or cut short"
 
 
 RAMP = np.linspace(0, 1, 32)[None].repeat(32, 0)

@@ -144,6 +144,7 @@ def test_planted_mistakes_are_found():
         }
     pairs = [(row["one"]["image"], row["other"]["image"], row["conflict"]) for row in advice.duplicates]
     assert pairs == [(130, 241, True), (7, 240, False)]
+    assert "Copies under the same label can stay: doing nothing is fine." in advice.to_text()
 
 
 def test_more_than_ten_suspects_are_shown():

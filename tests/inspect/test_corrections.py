@@ -58,7 +58,7 @@ def test_fit_add_and_remove_end_in_the_same_classifier(photos, monkeypatch):
     done = run("anyshot fit photos --model run --corrections table.csv -o fitted", monkeypatch)
     assert "2 corrections of table.csv applied" in done.err
     assert "new class" not in done.err
-    assert "there twice" not in done.err
+    assert "there already" not in done.err
     np.testing.assert_allclose(predictions("fitted"), predictions("expected"), rtol=1e-5)
     assert run("anyshot fit photos --model run -o wrong", monkeypatch).code == 0
     assert np.abs(predictions("wrong") - predictions("expected")).max() > 1e-3
@@ -92,8 +92,11 @@ def test_corrections_with_keys_need_no_paths(photos, monkeypatch):
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ("red/nothing.png,,red,drop,", "there is no example red/nothing.png of 'red' to correct"),
-        ("red/0.png,,blue,drop,", "there is no example red/0.png of 'blue' to correct"),
+        (
+            "red/1.png,,red,keep,\nred/nothing.png,,red,drop,",
+            "row 3 of t.csv: there is no example red/nothing.png of 'red' to correct: were the corrections made for",
+        ),
+        ("red/0.png,,blue,drop,", "there is no example red/0.png of 'blue' to correct: its label is 'red'."),
         ("\nred/0.png,cat", "t.csv has no column named decision"),
         ("red/0.png,,red,delete,", "row 2 of t.csv decides 'delete': a decision is keep, relabel or drop"),
         ("red/0.png,,red,relabel,", "row 2 of t.csv must name a path or key, and for relabel a new_label"),
@@ -106,6 +109,7 @@ def test_bad_rows_are_one_sentence(photos, monkeypatch, rows, words):
     Path("t.csv").write_text("path,label" + rows if rows.startswith("\n") else f"{HEADER}\n{rows}\n")
     done = run("anyshot fit photos --model run --corrections t.csv -o m", monkeypatch)
     assert (done.code, words in done.err) == (2, True), done.err
+    assert "applied" not in done.err
     assert done.err.strip().splitlines()[-1].startswith("anyshot: ")
     assert not Path("m").exists()
 
@@ -403,6 +407,8 @@ def test_rankings_cover_what_is_not_labelled():
         rank_unlabelled(X, ["a"] * 12, pool)
     page = render_ranking(ranking, ["<script>alert(1)</script>"] * 41, ["<b>"], {}, "a folder")
     assert page.count("<script") == 1
+    assert "All 41 examples: those come first whose labels should help most." in page
+    assert "Of 41 examples, labels of these 3 should help" in render_ranking(ranking[:3], names, ["b"], {}, "a")
     assert "--root &#39;a folder&#39;" in page
 
 

@@ -149,6 +149,8 @@ def test_plans_are_shared_by_file(tmp_path):
         (FEATURES, LABELS, {"heads": ["cosine-prot"]}, "did you mean 'cosine-proto'"),
         (FEATURES, LABELS, {"heads": ["feat"]}, "has to be trained"),
         (FEATURES, LABELS, {"heads": []}, "at least one head"),
+        (FEATURES, LABELS, {"heads": ["foo"]}, "no head named 'foo': choose one of .*proto"),
+        (FEATURES, LABELS, {"heads": ["nohead"]}, "no head named 'nohead': choose one of .*proto"),
         (FEATURES, LABELS, {"readouts": ["swaped"]}, "did you mean 'swapped'"),
         (FEATURES, LABELS, {"heads": ["frn"], "readouts": ["pca4"]}, "pca4 does not fit frn"),
         (FEATURES, LABELS, {"heads": ["frn", "frn-old"], "readouts": ["pca4"]}, "pca4 does not fit frn"),

@@ -109,7 +109,7 @@ def test_an_epoch_uses_no_image_twice_and_ends_when_it_must(counts, way, shot, s
         ({"way": 4}, "4 ways does not fit 3 classes"),
         ({"way": 1}, "choose 2 to 3 ways"),
         ({"shot": 9}, "'owl' has 12 examples.*largest feasible shot is 8"),
-        ({"queries": 12}, "--queries 10 would do"),
+        ({"queries": 12}, r"10 would do \(queries=10 in Python, --queries 10 of the command\)"),
         ({"shot": 0}, "shot must be at least 1"),
         ({"episodes": 0}, "episodes must be at least 1"),
     ],

@@ -222,3 +222,13 @@ def test_it_prints_in_dark_ink_with_its_tables_open(visit, report: Path) -> None
     assert not page.locator("nav").is_visible()
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(28, 32, 36)"
     assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_table_that_goes_on_beyond_a_phone_has_a_shade_at_its_edge(visit, report: Path, scheme: str) -> None:
+    """Two covers move with the table, and two shades stay at the edges."""
+    page = visit(report, PHONE, scheme)
+    style = "tables => getComputedStyle(tables[0]).{}"
+    assert page.locator(".scroll").evaluate_all(style.format("backgroundAttachment")) == "local, local, scroll, scroll"
+    shade = {"light": "rgba(0, 0, 0, 0.267)", "dark": "rgba(255, 255, 255, 0.267)"}[scheme]
+    assert shade in page.locator(".scroll").evaluate_all(style.format("backgroundImage"))

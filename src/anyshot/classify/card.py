@@ -9,6 +9,7 @@ from anyshot.files import write_text
 from anyshot.show.pages import fill_template
 
 MOST_LISTED = 1000  # classes that the card lists
+EVIDENCE = "evidence for the likeliest class, which is not its logit,"
 
 
 def write_card(classifier: FewShotClassifier, path: Path, about: Mapping[str, Any]) -> None:
@@ -31,6 +32,7 @@ def write_card(classifier: FewShotClassifier, path: Path, about: Mapping[str, An
         is_measured=is_measured,
         single_group_classes=[_escape(label) for label in single_group_classes],
         coverage=classifier.coverage_ if is_measured or "coverage" in state.__dict__ else None,
+        measure="best logit" if classifier.head_.head.estimator is None else EVIDENCE,
         percent="{:.1%}".format,
     )
     write_text(path, card)

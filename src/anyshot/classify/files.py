@@ -35,8 +35,9 @@ from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.support import Exemplars, Support
 from anyshot.classify.topk import compute_prototypes
 from anyshot.data.archives import MAX_VALUE_BYTES
-from anyshot.errors import BadInput, MissingFile, as_bad_input, os_error_as_bad_input
-from anyshot.files import atomic_write, locked, read_json, staging_folder, write_json
+from anyshot.errors import BadInput, as_bad_input, os_error_as_bad_input
+from anyshot.files import CLASSIFIER_CONFIG as CONFIG
+from anyshot.files import atomic_write, check_classifier, locked, read_json, staging_folder, write_json
 from anyshot.models.embedders import DEFAULT_EMBEDDER, Embed, Embedder, load_embedder
 from anyshot.models.model import read_tensors, write_tensors
 from anyshot.models.registry import BUILTIN, Registry
@@ -44,7 +45,7 @@ from anyshot.text import count_noun
 
 FORMAT = 5
 OLD_FORMATS = (1, 2, 3)  # of version 0.1: all files beside config.json, no fingerprints, keys of exemplars only
-TENSORS, CONFIG, CARD, THUMBNAILS = "classifier.safetensors", "config.json", "README.md", "thumbnails.safetensors"
+TENSORS, CARD, THUMBNAILS = "classifier.safetensors", "README.md", "thumbnails.safetensors"
 VERSION = "version-"  # prefix of a version's folder; the first 16 digits of the fingerprint follow
 BACKBONE, ONNX_BACKBONE = "backbone.json", "backbone.onnx"
 MODEL, BASE_MODEL = "model.safetensors", "backbone.safetensors"  # a trained model, and the one that it is built on
@@ -171,7 +172,9 @@ def _list_versions(folder: Path) -> list[Path]:
 
 
 def check_destination(path: Path) -> None:
-    """Raise BadInput where something else than a classifier is in a classifier's place."""
+    """Raise BadInput where something else than a classifier is in a classifier's place, or a file in a folder's."""
+    if file := next((parent for parent in path.parents if parent.is_file()), None):
+        raise BadInput(f"{path} cannot be written: {file} is a file, not a folder.")
     is_empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
     is_ours = (path / CONFIG).is_file() and ((path / TENSORS).is_file() or bool(_list_versions(path)))
     if not is_empty and not is_ours:
@@ -367,8 +370,7 @@ def _errors_as_bad_input(folder: Path, *kinds: type[Exception]) -> contextlib.Ab
 
 def _read_config(folder: Path) -> dict[str, Any]:
     """Return config.json; its format is one that can be read."""
-    if not is_classifier(folder):
-        raise MissingFile(f"there is no classifier {folder}: name a folder that `anyshot fit` made.")
+    check_classifier(folder)
     config = read_json(folder / CONFIG, MAX_CONFIG_BYTES)
     with _errors_as_bad_input(folder, KeyError, TypeError):
         if config["library"] != "anyshot" or config["format"] not in (*OLD_FORMATS, FORMAT):

@@ -120,7 +120,7 @@ class ImageClassifier:
             images: A folder of class folders, an archive of one, a table of paths and labels, or pictures. What such a
                 source holds back for testing is not learned from; files of it that cannot be read are left out, each
                 with a warning.
-            labels: The labels of pictures.
+            labels: The labels of pictures; a text is that of all.
             progress: Is called with shares of the work that add up to 1.
             cache: Pictures whose features it has are not embedded again.
             groups: Which pictures belong together, one for each (see `FewShotClassifier.fit`). Where None, these are
@@ -138,7 +138,7 @@ class ImageClassifier:
                 warnings.warn(f"left out: {why}", stacklevel=2)
             return self
         items = [_make_item(image) for image in ([images] if isinstance(images, str | Path) else images)]
-        names = list(labels)
+        names = [labels] * len(items) if isinstance(labels, str) else list(labels)
         if len(items) != len(names):
             raise BadInput(f"there are {len(items)} pictures and {len(names)} labels: give one for each.")
         self.learn(items, names, progress, cache, must_read_all=True, groups=groups)

@@ -1,9 +1,9 @@
-"""Classifiers as ONNX files: features (or images) and prototypes in, logits and vectors out.
+"""Classifiers as ONNX files: features (or images), prototypes and counts in; logits, vectors and evidence out.
 
 The prototypes are an input with a default, so classes can be added without a new export: average the `vectors` that the
 file itself returns for the examples of a new class, append the mean to `prototypes`, and append the number of examples
-to `counts` where the file has that input. The file refines the prototypes. Only FRN's ridge regression has no operator
-in ONNX, so its prototypes have to be refined before, as the default is.
+to `counts` where the file has that input. The file refines the prototypes. Only FRN's ridge regression and the
+fit of logistic have no operator in ONNX, so their prototypes have to be refined before, as the default is.
 
 The metadata hold the rest:
 
@@ -148,6 +148,15 @@ def _trace(network: nn.Module, inputs: tuple[Tensor, ...], dynamic: Any, names: 
             raise BadInput(f"torch cannot write this network as ONNX ({why}).") from None
     assert program is not None
     return program.model_proto
+
+
+def describe_ports(path: Path) -> str:
+    """Return the names of the inputs and outputs of an ONNX file, in words."""
+    import onnx
+
+    graph = onnx.load(path).graph
+    inputs, outputs = (", ".join(port.name for port in ports) for ports in (graph.input, graph.output))
+    return f"{inputs} in; {outputs} out"
 
 
 def _write(model: Any, path: Path) -> None:

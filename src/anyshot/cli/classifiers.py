@@ -15,6 +15,7 @@ from anyshot.cli.options import (
     ReadOptions,
     Splits,
 )
+from anyshot.cli.paths import check_model, check_paths
 
 
 def fit(
@@ -50,6 +51,7 @@ def fit(
         keep: Examples per class that are kept for calibration, so that a probability of 0.8 is right in 8 of 10 cases.
             The head logistic fits its weights to these alone.
     """
+    check_paths(None, source)
     from anyshot.cli.learning import fit_source
 
     print(fit_source(source, out, options, examples, model, head, reject=reject, keep=keep))
@@ -77,6 +79,7 @@ def predict(
         top: How many of the likeliest classes to show; 3 by default, 1 in CSV, where more are columns of their own.
         out: File to write the answers to; they are printed by default.
     """
+    check_paths(classifier, *images)
     from anyshot.cli.answers import predict_sources
 
     print(predict_sources(classifier, images, options, format, top, out), end="")
@@ -103,6 +106,7 @@ def run_test(
         out: Folder for the page (test.html, with the mistaken pictures), the numbers (test.json) and the text.
         split: What to test with, where the source is divided: test by default, or val where there is no test.
     """
+    check_paths(classifier, source)
     from anyshot.cli.answers import measure_classifier
 
     print(measure_classifier(classifier, source, options, json, out, split))
@@ -127,6 +131,7 @@ def add(
         to: The class that all these pictures are of, old or new.
         out: Folder for the changed classifier; its own by default.
     """
+    check_paths(classifier, *sources)
     from anyshot.cli.learning import add_examples
 
     print(add_examples(classifier, sources, options, examples, to, out))
@@ -156,6 +161,7 @@ def remove(
             are of.
         out: Folder for the changed classifier; its own by default.
     """
+    check_paths(classifier, *examples)
     from anyshot.cli.learning import remove_classes_or_examples
 
     print(remove_classes_or_examples(classifier, classes, options, examples, of, corrections, out))
@@ -169,6 +175,8 @@ def merge(*classifiers: Path, out: OutOption, using: Path | None = None) -> None
         out: Folder for the new one.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
+    for classifier in classifiers:
+        check_paths(classifier)
     from anyshot.cli.learning import merge_classifiers
 
     print(merge_classifiers(classifiers, out, DeviceOptions(using).registry()))
@@ -222,6 +230,7 @@ def advise(
             that may be wrong and copies are kept, corrected or dropped with a click, into a table for --corrections.
             With --unlabelled also a page (label-next.html) and a table (label-next.csv).
     """
+    check_paths(None, source, holdout, unlabelled)
     from anyshot.cli.answers import advise_source
 
     print(advise_source(source, curve, options, examples, model, holdout, unlabelled, out))
@@ -235,6 +244,7 @@ def export(model: str, /, *, out: OutOption, using: Path | None = None) -> None:
         out: The file.
         using: A Python file with heads, backbones or readouts of your own (`registry = anyshot.Registry(...)`).
     """
+    check_model(model)
     from anyshot.cli.learning import export_model
 
     print(export_model(model, out, DeviceOptions(using).registry()))
@@ -260,6 +270,7 @@ def serve(
         port: Port to listen on; 0 for any that is free.
         save: Folder that the page's Save button writes to; without it nothing is ever written.
     """
+    check_model(model)
     registry = options.registry()
     from anyshot.serve.run import serve
 

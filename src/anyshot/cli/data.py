@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from anyshot.cli.options import EmbedOptions, OptionalOut, OutOption
+from anyshot.cli.paths import check_paths
 from anyshot.data.layout import PackOptions, SourceOptions
 from anyshot.errors import BadInput
 
@@ -105,6 +106,7 @@ def embed(
     """
     from anyshot.machine import limit_threads_to_free_cores
 
+    check_paths(None, source)
     limit_threads_to_free_cores()
     from anyshot.models.features import embed_path
 

@@ -100,7 +100,7 @@ def fit_source(
             report = FitReport(len(source.items), noun=noun)
             _learn_examples(classifier, source, source.labels, options, report)
         classifier.save(out)
-    print_message(report.describe_repeats())
+    print_message(report.describe_doubts())
     accuracy = report.describe_accuracy(get_estimator(classifier), out)
     return f"{out}: {', '.join(_describe_counts(classifier, noun))}.{replaced}\n{accuracy}".rstrip()
 
@@ -197,7 +197,7 @@ def add_examples(
                     check_size(estimator, source, str(path))
                 labels = estimator.parse_labels([to] * len(source.items) if to else source.labels)
                 _learn_examples(classifier, source, labels, options, report)
-        print_message(report.describe_repeats())
+        print_message(report.describe_doubts())
         return _describe_added(before, _count_by_name(estimator))
 
     return _change_classifier(model, out, options.registry(), add)
@@ -234,7 +234,8 @@ def remove_classes_or_examples(
 ) -> str:
     """Make a classifier forget classes, or single examples; the arguments are those of the verb."""
     if bool(names) == bool(examples or corrections):
-        raise BadInput("name classes to remove, or examples: --examples FILES, or --corrections TABLE.")
+        both = ", not both" if names else ""
+        raise BadInput(f"name classes to remove, or examples{both}: --examples FILES, or --corrections TABLE.")
 
     def remove(classifier: Classifier) -> str:
         estimator = get_estimator(classifier)
@@ -336,7 +337,7 @@ def merge_classifiers(models: Sequence[Path], out: Path, registry: Registry) -> 
 
 def export_model(model: str, out: Path, registry: Registry) -> str:
     """Write a classifier, with its backbone where that can be written, or a backbone alone, as an ONNX file."""
-    from anyshot.classify.onnx_export import export_backbone, export_onnx
+    from anyshot.classify.onnx_export import describe_ports, export_backbone, export_onnx
 
     folder = Path(model)
     if not is_classifier(folder):
@@ -345,12 +346,12 @@ def export_model(model: str, out: Path, registry: Registry) -> str:
                 f"{folder} is not an image classifier: name a folder that `anyshot fit` made, or a trained model."
             )
         export_backbone(load_embedder(model, registry=registry), out)
-        return f"{out}: images in, features out; --model takes it."
+        return f"{out}: {describe_ports(out)}; --model takes it."
     classifier = load_classifier(folder, registry)
     if isinstance(classifier, ImageClassifier) and classifier.backbone.file is None:
         classifier.to_onnx(out)
-        return f"{out}: images and prototypes in, logits and vectors out."
+        return f"{out}: {describe_ports(out)}."
     export_onnx(get_estimator(classifier), out)
     is_of_images = isinstance(classifier, ImageClassifier)
     before = f"; {find_onnx_backbone(folder)} gives the features" if is_of_images else ""
-    return f"{out}: features and prototypes in, logits and vectors out{before}."
+    return f"{out}: {describe_ports(out)}{before}."

@@ -36,6 +36,7 @@ APP = App(
     version=f"anyshot {__version__}",
     version_flags=["--version"],
     help_format="markdown",
+    suppress_keyboard_interrupt=False,  # `main` says a word
     default_parameter=Parameter(consume_multiple=True, negative_iterable=(), show_default=_show_default),
 )
 VERBS: list[tuple[App, list[Any]]] = [
@@ -71,7 +72,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe has seen enough, as in `anyshot ... | head`
         _discard_output()
     except KeyboardInterrupt:
-        _end("interrupted; the same command goes on where it stopped.", 130)
+        _end("interrupted.", 130)
     except Exception as error:
         if debug:
             raise

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from cyclopts import Parameter
 
 from anyshot.cli.options import OptionalOut, ReadOptions, parse_way
+from anyshot.cli.paths import check_paths
 
 if TYPE_CHECKING:
     from anyshot.data.source import Source
@@ -78,6 +79,7 @@ def evaluate(
     """
     from anyshot.machine import keep_freed_memory, limit_threads_to_free_cores
 
+    check_paths(None, store)
     limit_threads_to_free_cores()  # before torch is imported, which counts its threads once
     registry = options.registry()
     import numpy as np

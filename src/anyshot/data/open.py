@@ -42,6 +42,7 @@ from anyshot.data.source import NO_FEATURES, Item, Source, check_content
 from anyshot.data.store import open_store
 from anyshot.data.tables import PARQUET, find_columns, read_huggingface, read_image_parquet, read_image_table
 from anyshot.errors import BadInput, as_bad_input, look_up, os_error_as_bad_input
+from anyshot.files import check_source
 
 TABLES = (".csv", ".tsv", ".tab")
 
@@ -81,8 +82,7 @@ def _list_kinds(path: Path, options: SourceOptions | None) -> list[str]:
     """Return the kinds that a path can be read as, the likeliest first."""
     if path.is_dir():
         return [_find_folder_kind(path)]
-    if not path.is_file():
-        raise BadInput(f"there is no file or folder {path}.")
+    check_source(path)
     suffix = path.suffix.lower()
     if suffix in TABLES:
         return ["table"]

@@ -45,6 +45,7 @@ FORMATS = tuple(sorted(set(Image.registered_extensions().values()) & set(Image.O
 }, key=lambda name: (name not in COMMON_FORMATS, name)))  # fmt: skip
 SUFFIXES = frozenset(suffix for suffix, name in Image.registered_extensions().items() if name in FORMATS)
 MAX_PIXELS = 64_000_000  # of a picture as it is decoded: 192 MB of red, green and blue
+LEAST_SIDE = 8  # pixels of the shorter side of a picture that shows anything; icons have 16, the digits of sklearn 8
 LARGE = 8_000_000  # pixels; larger pictures are decoded one at a time, as each takes up to 13 bytes per pixel
 DEPTHS = (8, 10, 12, 14, 16)  # bits of a grey level that cameras and microscopes use
 WIDEST_FRAME = 4  # longer over shorter side of a frame; of wider images the middle is stored (CUB has at most 3.6)
@@ -125,11 +126,20 @@ def _fit(image: Image.Image, size: int, fit: Fit, resample: Resample) -> Image.I
     return image.resize((lengths[0], lengths[1]), FILTERS[resample], box=(left, top, right, bottom))
 
 
-def picture_size(picture: bytes | np.ndarray) -> tuple[int, ...]:
+def picture_size(picture: bytes | Path | np.ndarray) -> tuple[int, ...]:
     """Return the two sides of a picture; of an encoded picture only the header is read."""
     if isinstance(picture, np.ndarray):
         return picture.shape[:2]
-    return _open(picture).size
+    with _open(picture) as image:
+        return image.size
+
+
+def is_too_small(read: Callable[[], bytes | np.ndarray]) -> bool:
+    """Return whether a picture has too few pixels to show anything; of a file, only the header is read."""
+    try:
+        return min(picture_size(read.path if isinstance(read, FileBytes) else read())) < LEAST_SIDE
+    except Exception:  # a broken picture can fail in any way, and is no small one
+        return False
 
 
 def evaluation_square(
@@ -164,9 +174,12 @@ def explain_unreadable(error: Exception, data: bytes | np.ndarray = b"") -> str:
     start = data[:64] if isinstance(data, bytes) else b""
     if isinstance(error, BadInput):
         return str(error)[:200]
+    if start[4:8] == b"ftyp" and start[8:12] in (b"heic", b"heix", b"hevc", b"mif1", b"msf1", b"heim", b"heis"):
+        can_read = "HEIF" in FORMATS
+        return (
+            "it is HEIC, damaged or cut short" if can_read else "it is HEIC, which `pip install 'anyshot[heic]'` reads"
+        )
     if isinstance(error, UnidentifiedImageError):
-        if start[4:8] == b"ftyp" and start[8:12] in (b"heic", b"heix", b"hevc", b"mif1", b"msf1", b"heim", b"heis"):
-            return "it is HEIC, which `pip install 'anyshot[heic]'` reads"
         return "not an image of a known format" if start.strip(b"\0") else "there is nothing in it"
     if isinstance(error, IsADirectoryError):
         return "it is a folder; name the pictures in it"

@@ -153,6 +153,8 @@ def _describe_duplicates(count: int, conflicts: int, *, has_pictures: bool) -> l
     sentences = [f"{count_noun(count, 'pair')} of examples {same}."]
     if conflicts:
         sentences.append(f"{conflicts} of them {'has' if conflicts == 1 else 'have'} two labels, of which {wrong}.")
+    if count > conflicts:
+        sentences.append("Copies under the same label can stay: doing nothing is fine.")
     return sentences
 
 

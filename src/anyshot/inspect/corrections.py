@@ -7,7 +7,7 @@ The page of `anyshot advise` and that of `anyshot serve` write such tables; `any
 An example is known by its path in the source, or by its key (`anyshot.classify.keys`) where the table has no path.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,18 +63,25 @@ def read_corrections(path: str | Path) -> list[Correction]:
     Raises:
         BadInput: A decision is unknown or incomplete, or two rows decide differently on one example.
     """
+    return list(_number_corrections(path))
+
+
+def _number_corrections(path: str | Path) -> dict[Correction, int]:
+    """Return the corrections of a table, each with the number of its first row; the row of names is the first."""
     columns = read_columns(Path(path))
     if "decision" not in columns:
         raise BadInput(f"{path} has no column named decision: a table of corrections has {', '.join(COLUMNS)}.")
     count = len(next(iter(columns.values())))
     cells = (columns.get(name) or [""] * count for name in COLUMNS)
     corrections = [Correction(*(str(cell or "").strip() for cell in row)) for row in zip(*cells, strict=True)]
+    numbers: dict[Correction, int] = {}
     for number, one in enumerate(corrections, 2):
         _check_correction(one, f"row {number} of {path}")
+        numbers.setdefault(one, number)
     for (example, _, label), rows in group_by(corrections, lambda one: one[:3]).items():
         if len(set(rows)) > 1:
             raise BadInput(f"{path} decides differently on {example or rows[0].key} of {label} in two rows.")
-    return list(dict.fromkeys(corrections))
+    return numbers
 
 
 def _check_correction(correction: Correction, where: str) -> None:
@@ -97,8 +104,10 @@ def apply_corrections(source: Source, corrections: str | Path | Sequence[Correct
     Raises:
         BadInput: The corrections are of an example that the source does not have, or drop all of them.
     """
+    table, numbers = corrections, dict[Correction, int]()
     if isinstance(corrections, str | Path):
-        corrections = read_corrections(corrections)
+        numbers = _number_corrections(corrections)
+        corrections = list(numbers)
     items = source.items
     index = group_by(range(len(items)), lambda row: (items[row].name, "", items[row].class_name))
     if source.has_features and not all(one.path for one in corrections):
@@ -108,16 +117,22 @@ def apply_corrections(source: Source, corrections: str | Path | Sequence[Correct
     for one in corrections:
         rows = index.get(one.example)
         if rows is None:
-            raise BadInput(
-                f"there is no example {one.path or one.key} of {one.label!r} to correct: were the corrections made for "
-                "other examples?"
-            )
+            where = f"row {numbers[one]} of {table}: " if one in numbers else ""
+            raise BadInput(where + _describe_unknown(one, index))
         decisions |= dict.fromkeys(rows, one)
     rest = [row for row in range(len(items)) if row not in decisions or decisions[row].decision != "drop"]
     if not rest:
         raise BadInput("the corrections drop every example.")
     corrected = [decisions[row].apply(items[row]) if row in decisions else items[row] for row in rest]
     return replace(source.select(rest), items=corrected)
+
+
+def _describe_unknown(correction: Correction, examples: Iterable[tuple[str, str, str]]) -> str:
+    """Return the sentence for a correction that fits none of the examples, each given by its path, key and label."""
+    labels = [repr(label) for path, key, label in examples if (path, key) == correction.example[:2]]
+    hint = f"its label is {' or '.join(labels)}." if labels else "were the corrections made for other examples?"
+    what = f"{correction.path or correction.key} of {correction.label!r}"
+    return f"there is no example {what} to correct: {hint}"
 
 
 def apply_tables(
@@ -131,8 +146,9 @@ def apply_tables(
         corrections = read_corrections(table)
         if backbone is not None and not source.has_features and not all(one.path for one in corrections):
             source = embed_pictures(backbone, source.items, cache, say=print_message)
+        corrected = apply_corrections(source, table)
         print_message(_describe_corrections(corrections, table, source.labels))
-        source = apply_corrections(source, corrections)
+        source = corrected
     return source
 
 

@@ -13,6 +13,7 @@ from anyshot.classify.calibration import calibration_error, calibration_error_by
 from anyshot.classify.classifier import FewShotClassifier
 from anyshot.classify.keys import hash_rows
 from anyshot.classify.leave_one_out import LeaveOneOutAccuracy, leave_out_examples
+from anyshot.data.pictures import LEAST_SIDE, is_too_small
 from anyshot.data.source import Item, Source
 from anyshot.inspect.holdout import describe_calibration
 from anyshot.measure.groups import MOST_EXAMPLES, compute_distance_ratio
@@ -38,14 +39,20 @@ class FitReport:
 
     def __init__(self, most: int = 0, classifier: FewShotClassifier | None = None, noun: str = "example") -> None:
         self._repeats: list[str] = []
-        self._conflicts: list[str] = []
+        self._conflicts: dict[int, str] = {}  # by key, what has several labels
+        self._small: list[str] = []  # pictures that are too small to show anything
         self._noun = noun
         self._batches: list[Batch] | None = [] if 0 < most <= MOST_EXAMPLES else None
         self._first: dict[int, tuple[str, str]] = {}
+        self._relabelled: dict[tuple[int, str], str] = {}  # by key and label, the first example of each further label
         if classifier is not None:
             keys, rows = classifier.support_.all_keys
             labels = classifier.support_.labels[rows].tolist()
-            self._first = {key: ("", str(label)) for key, label in zip(keys.tolist(), labels, strict=True)}
+            for key, label in zip(keys.tolist(), map(str, labels), strict=True):
+                if key in self._first:
+                    self._relabelled[key, label] = ""
+                else:
+                    self._first[key] = "", label
 
     def add(
         self,
@@ -55,27 +62,40 @@ class FitReport:
         times: Sequence[float | None] = (),
     ) -> None:
         """Collect some more examples; of pictures also when they were taken."""
+        if self._noun == "picture":
+            self._small += [item.name for item in items if is_too_small(item.read)]
         for key, label, item in zip(hash_rows(features).tolist(), labels, items, strict=True):
             name = item.name
             if len(self._first) < MOST_COMPARED:
                 self._first.setdefault(key, (name, label))
             first_name, first_label = self._first.get(key, (name, label))
-            if first_name != name:
-                repeats = self._repeats if first_label == label else self._conflicts
-                repeats.append(f"{name} is {first_name or f'one of {first_label} before'}")
+            if first_label != label and (key, label) not in self._relabelled:
+                self._relabelled[key, label] = name
+                self._conflicts.setdefault(key, f"{name} is {first_name or f'one of {first_label} before'}")
+                continue
+            same_name = first_name if first_label == label else self._relabelled[key, label]
+            if same_name != name:
+                self._repeats.append(f"{name} is {same_name or f'one of {label} before'}")
         if self._batches is not None:
             self._batches.append((features, labels, items, times))
 
-    def describe_repeats(self) -> str:
-        """Return which examples are there twice, equal to the last digit, under one label or two."""
+    def describe_doubts(self) -> str:
+        """Return which pictures show nothing, and which examples are there twice, under one label or several."""
         sentences = []
+        if self._small:
+            small = f"{count_noun(len(self._small), 'picture', 'is')} less than {LEAST_SIDE} pixels wide or high"
+            sentences.append(f"{small}, which shows nothing: {list_first(self._small)}.")
+        labels_by_key = Counter(key for key, _ in self._relabelled if key in self._conflicts)
+        several = "two labels, one of which is wrong"
+        if any(further > 1 for further in labels_by_key.values()):
+            several = "two labels or more, of which at most one is right"
         for repeats, verb, trouble in (
-            (self._conflicts, "has", "two labels, one of which is wrong"),
-            (self._repeats, "is", "there twice, and counted once"),
+            (list(self._conflicts.values()), "has", several),
+            (self._repeats, "is", "there already under the same label, and not counted again"),
         ):
             if repeats:
                 sentences.append(f"{count_noun(len(repeats), self._noun, verb)} {trouble}: {list_first(repeats)}.")
-        if sentences:
+        if self._repeats or self._conflicts:
             other = "edited" if self._noun == "picture" else "near"
             sentences.append(f"These are exact copies; `anyshot advise` also finds {other} ones.")
         return " ".join(sentences)

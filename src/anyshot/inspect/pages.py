@@ -20,6 +20,7 @@ from anyshot.inspect.holdout import HoldoutResult
 from anyshot.inspect.unlabelled import RankedExample, describe_ranking
 from anyshot.show.figures import BLACK, BLUE, GREEN, ORANGE, PINK, apply_theme, inline_data
 from anyshot.show.pages import fill_template
+from anyshot.text import count_noun
 
 Jpegs = Mapping[int, bytes]
 
@@ -79,11 +80,14 @@ def render_ranking(
     command = f"`anyshot add CLASSIFIER labels.csv --root {quote(source)}`"
     if is_features:
         command = f"write these labels into {source}, and learn it: `anyshot add CLASSIFIER {quote(source)}`"
+    headline = f"All {count_noun(len(names), 'example')}: those come first whose labels should help most."
+    if len(ranking) < len(names):
+        headline = f"Of {len(names)} examples, labels of these {len(ranking)} should help most, the first ones first."
     return _render(
         jpegs,
         title="What to label next",
         kind="advice",
-        headline=f"Of {len(names)} examples, labels of these {len(ranking)} should help most, the first ones first.",
+        headline=headline,
         sections=[describe_ranking(ranking, names)],
         review={
             "kind": "labels",

@@ -127,7 +127,7 @@ class Plan:
             queries = "1 query" if self.queries == 1 else f"{self.queries} queries"
             fits = [f"the largest feasible shot is {feasible} with {queries}"] if feasible > 0 else []
             if (fewer := self.queries - (self.shot - feasible)) > 0:
-                fits.append(f"--queries {fewer} would do")
+                fits.append(f"{fewer} would do (queries={fewer} in Python, --queries {fewer} of the command)")
             else:
                 if fits == [] and int(self._counts[smallest]) > 1 and self.group is None and self.held_out is None:
                     fits.append(f"choose shots and queries that add up to {self._counts[smallest]}")

@@ -199,7 +199,8 @@ def load_embedder(
             from anyshot.models.onnx_backbone import onnx_embedder
 
             return onnx_embedder(Path(source))
-        path = find_model(Path(source), f"; a timm model is named like timm:{Path(source).name}")
+        hint = f"; a timm model is named like timm:{Path(source).name}"
+        path = find_model(Path(source), hint, DEFAULT_EMBEDDER)
         return _from_model(load_model(path, registry), path, registry, fetch)
     return Embedder(source, side or 224, about={"backbone": getattr(source, "__name__", "a function")})
 

@@ -35,7 +35,6 @@ from anyshot.progress import OnMessage, no_message, print_message, progress
 from anyshot.text import count_noun
 
 FILES = (".npz", ".parquet", ".pq")  # what plain arrays are written to
-NO_FILES = (".csv", ".tsv", ".txt", ".json", ".npy", ".safetensors", ".pt", ".pkl", ".h5", ".hdf5", ".feather", ".zip")
 
 # ---------------------------------------------------------------------------------------------------------- embedding
 
@@ -244,9 +243,12 @@ def embed_path(
     """
     if on not in ("here", "ray") and not on.startswith("ray://"):
         raise BadInput(f"pictures are embedded here, on ray or on ray://ADDRESS, not on {on!r}.")
-    if out.suffix.lower() in NO_FILES:
-        raise BadInput(f"features are written to {' or '.join(FILES)}, or to a folder for a store, not to {out.name}.")
     is_file = out.suffix.lower() in FILES
+    if not is_file and out.suffix[1:2].isalpha() and not out.is_dir():  # a store may be called photos-1.2
+        raise BadInput(
+            "plain arrays are written to a .npz or .parquet file, and a name without an ending is that of a store: "
+            f"{out.name} is neither."
+        )
     with open_examples(path, options, say=print_message if is_file else no_message) as source:  # `pack` says it, too
         check_content(source, path, has_features=False)
         if not (items := source.items):

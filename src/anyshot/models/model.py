@@ -18,7 +18,7 @@ from anyshot.data.augmentation import convert_channels, prepare_evaluation
 from anyshot.data.pictures import evaluation_square
 from anyshot.data.store import Frames
 from anyshot.errors import BadInput, as_bad_input, look_up
-from anyshot.files import atomic_write, builtin_study_folders, check_file
+from anyshot.files import atomic_write, check_file, find_builtin_models
 from anyshot.models.authors import SUFFIXES, read_authors_file
 from anyshot.models.backbones import Backbone, Maps
 from anyshot.models.efficientnet import fold_norms
@@ -125,30 +125,25 @@ class Model(nn.Module):
         write_tensors(path, self.state_dict(), about | ({"made_with": self.made_with} if self.made_with else {}))
 
 
-def find_model(path: Path, hint: str = "") -> Path:
+def find_model(path: Path, hint: str = "", example: str = "cub32-conv4-cosine-proto-16shot") -> Path:
     """Return the file or folder of a trained model.
 
     Args:
         path: Where it is, or the name of a model that comes with anyshot, with or without its id.
         hint: What the error message adds where there is none.
+        example: The model that it names.
     """
     if path.is_file() or (path / "model.safetensors").is_file():
         return path
     for file in path.glob("version-*/model.safetensors"):  # of a classifier that brings its model along
         return file.parent
-    ready = [
-        file.parent
-        for studies in builtin_study_folders()
-        for file in sorted(studies.glob("ready/*/*/model.safetensors"))
-    ]
-    by_name = {key: folder for folder in ready for key in (folder.name, folder.name.rpartition("-")[0])}
-    if path.name in by_name and (path.is_dir() or path.name == str(path)):  # a run of --ready keeps no weights
-        return by_name[path.name]
-    example = f", such as {min(key for key in by_name if by_name[key].name != key)}" if by_name else ""
-    raise BadInput(
-        f"there is neither a classifier nor a trained model {path}: name its folder, or one that comes with "
-        f"anyshot{example}{hint}."
-    )
+    builtin = find_builtin_models()
+    if path.name in builtin and (path.is_dir() or path.name == str(path)):  # a run of --ready keeps no weights
+        return builtin[path.name]
+    names = f"its folder, or one that comes with anyshot, such as {example}{hint}"
+    if path.exists():
+        names = "a folder that `anyshot fit` made, or that of a trained model"
+    raise BadInput(f"there is neither a classifier nor a trained model {path}: name {names}.")
 
 
 def _read_count(path: Path, about: Mapping[str, str], name: str, allowed: Container[int]) -> int:

@@ -109,7 +109,7 @@ class ServedClassifier:
 
         def restore(classifier: ImageClassifier) -> None:
             if removal not in self._undos:
-                raise HTTPException(404, "This removal was undone before, or is too old.")
+                raise HTTPException(404, "There is no such removal: it was undone before, is too old, or never was.")
             self._undos[removal](classifier)
             del self._undos[removal]  # Only now: a failed attempt can be repeated.
             self._corrections.pop(removal, None)
