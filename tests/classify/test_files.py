@@ -101,7 +101,8 @@ def test_card_and_export_say_what_the_threshold_is_compared_with(head, tmp_path,
     card = Path("model/README.md").read_text()
     assert ("evidence for the likeliest class" in card, "best logit" in card) == (is_evidence, not is_evidence)
     inputs = "features, prototypes, counts" if has_evidence else "features, prototypes"
-    assert said == f"model.onnx: {inputs} in; {', '.join(names)} out.\n"
+    doubt = "; no threshold, so that nothing is none of these" if head == "logistic" else ""
+    assert said == f"model.onnx: {inputs} in; {', '.join(names)} out{doubt}.\n"
     values = dict(zip(names, answers.run(None, {"features": X.reshape(len(X), -1).astype(np.float32)}), strict=True))
     threshold = answers.get_modelmeta().custom_metadata_map.get("anyshot.threshold")
     if threshold is None:  # no output that could be compared with it

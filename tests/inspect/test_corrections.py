@@ -133,6 +133,10 @@ def test_remove_says_which_correction_does_not_fit(photos, monkeypatch):
     assert run("anyshot fit photos --model run -o m", monkeypatch).code == 0
     done = run("anyshot remove m --corrections table.csv", monkeypatch)
     assert (done.code, "--examples FOLDER names the pictures" in done.err) == (2, True)
+    again = "anyshot remove m --corrections table.csv --examples photos"
+    assert run(again, monkeypatch).code == 0
+    done = run(again, monkeypatch)
+    assert (done.code, "was it corrected before?" in done.err) == (2, True)
     done = run("anyshot add m photos --to red --corrections table.csv", monkeypatch)
     assert (done.code, "there is nothing to correct" in done.err) == (2, True)
 

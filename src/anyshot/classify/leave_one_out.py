@@ -77,7 +77,7 @@ class LeaveOneOutAccuracy:
             text += (
                 f" {self.members} of them are in {count_noun(self.groups, 'group')} {self._describe_groups()}, whose "
                 f"members may be recognised by each other: with whole groups left out it is {self.in_groups:.1%}. "
-                "Expect the first number for more of the same groups, and the second for others."
+                "Expect the first number for more of the same groups, and the second for new groups like these."
             )
         return (
             f"{text} This is of the examples at hand; those of other days, places and sources are mostly harder, and "

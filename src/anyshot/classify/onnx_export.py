@@ -151,12 +151,13 @@ def _trace(network: nn.Module, inputs: tuple[Tensor, ...], dynamic: Any, names: 
 
 
 def describe_ports(path: Path) -> str:
-    """Return the names of the inputs and outputs of an ONNX file, in words."""
+    """Return the names of the inputs and outputs of an ONNX file in words, and whether a classifier cannot reject."""
     import onnx
 
-    graph = onnx.load(path).graph
-    inputs, outputs = (", ".join(port.name for port in ports) for ports in (graph.input, graph.output))
-    return f"{inputs} in; {outputs} out"
+    model = onnx.load(path)
+    inputs, outputs = (", ".join(port.name for port in ports) for ports in (model.graph.input, model.graph.output))
+    rejects = "prototypes" not in inputs or any(one.key == "anyshot.threshold" for one in model.metadata_props)
+    return f"{inputs} in; {outputs} out" + ("" if rejects else "; no threshold, so that nothing is none of these")
 
 
 def _write(model: Any, path: Path) -> None:

@@ -274,7 +274,10 @@ def _correct(
             continue
         counts[one.decision] += 1
         what = f"{one.path or one.key} of {one.label} cannot be corrected"
-        with as_bad_input(BadInput, what, "; --examples FOLDER names the pictures that the corrections are of."):
+        hint = "--examples FOLDER names the pictures that the corrections are of."
+        if one.path in by_path:
+            hint = "was it corrected before?"
+        with as_bad_input(BadInput, what, f"; {hint}"):
             if one.decision == "drop":
                 classifier.take_out(label, key, x)
             else:

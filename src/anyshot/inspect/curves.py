@@ -207,9 +207,8 @@ def compare_with_regression(case: AdviceCase, best: str) -> Section:
     it was not tried.
     """
     title = "Logistic regression instead"
-    if reason := _find_obstacle(case):
-        values = {"regression_lead": None, "regression_advice": ""}
-        return Section(title, [f"It was not tried: {reason}."], values=values)
+    if obstacle := _find_obstacle(case):
+        return Section(title, [obstacle], values={"regression_lead": None, "regression_advice": ""})
     rows = _sample_rows(case)
     features, labels = case.features[rows].numpy(), case.labels[rows]
     folds = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=case.seed)
@@ -237,13 +236,13 @@ def compare_with_regression(case: AdviceCase, best: str) -> Section:
 
 
 def _find_obstacle(case: AdviceCase) -> str:
-    """Return why logistic regression is not tried; nothing where it is."""
+    """Return why logistic regression is not compared with the best head here; nothing where it is."""
     if LOGISTIC in case.heads:
-        return "it is among the heads above"
+        return "It is among the heads above."
     if (median := int(np.median(case.counts))) < LEAST_FITTED:
-        return f"it takes {LEAST_FITTED} examples of a class, and the median class has {median}"
+        return f"It was not tried: it takes {LEAST_FITTED} examples of a class, and the median class has {median}."
     if len(case.counts) * LEAST_FITTED > MOST_FITTED:
-        return f"there are more than {MOST_FITTED // LEAST_FITTED} classes"
+        return f"It was not tried: there are more than {MOST_FITTED // LEAST_FITTED} classes."
     return ""
 
 

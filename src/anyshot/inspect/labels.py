@@ -23,7 +23,7 @@ from anyshot.text import count_noun
 UNLIKELY = 0.02  # probability of its own label below which an example is listed
 SURE = 0.75  # probability of another class from which an example is listed
 ONE_CLASS = 0.65  # share of examples told from the other class below which two classes may be one; chance is 0.5
-TWO_CLASSES = 0.8  # a share that must lie above its 95 % interval, or the examples are too few to say so; not tuned
+TWO_CLASSES = 0.75  # a share that must lie above its 95 % interval, or the examples are too few to say so; not tuned
 MOST_LISTED = 40  # examples in a table; all are in the JSON
 
 
