@@ -57,9 +57,16 @@ def measure_accuracy(case: AdviceCase, best: str, left_out: LeaveOneOutScores) -
 
 
 def compare_on_holdout(tests: dict[str, HoldoutResult], best: str) -> tuple[list[str], Table]:
-    """Return every head's accuracy on the examples held out, and which heads are surely ahead of the best one there.
+    """Compare the best head with the others on the examples held out.
 
     Differences are paired: every head has learned all examples at hand, and was asked the same ones.
+
+    Args:
+        tests: The result of each head.
+        best: The head that is recommended.
+
+    Returns:
+        A sentence if other heads are surely ahead of the best one, and a table of all.
     """
     n, cells, ahead = tests[best].examples, [], []
     mistakes = {head: {mistake.place for mistake in result.mistakes} for head, result in tests.items()}

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import log_softmax
-from scipy.stats import beta
 
 from anyshot.classify.calibration import fit_scale
 from anyshot.classify.leave_one_out import LeaveOneOutScores
 from anyshot.inspect.case import AdviceCase
+from anyshot.inspect.holdout import compute_share
 from anyshot.inspect.sections import Section, Table, example_cell
 from anyshot.measure.groups import Labels
 from anyshot.text import count_noun
@@ -23,7 +23,7 @@ from anyshot.text import count_noun
 UNLIKELY = 0.02  # probability of its own label below which an example is listed
 SURE = 0.75  # probability of another class from which an example is listed
 ONE_CLASS = 0.65  # share of examples told from the other class below which two classes may be one; chance is 0.5
-TWO_CLASSES = 0.75  # a share that must lie above its 95 % interval, or the examples are too few to say so; not tuned
+TWO_CLASSES = 0.75  # the 95 % interval of that share must end below this, or the examples are too few; not tuned
 MOST_LISTED = 40  # examples in a table; all are in the JSON
 
 
@@ -147,7 +147,9 @@ def find_same_classes(
     n_groups = np.bincount(labels[np.unique(groups, return_index=True)[1]], minlength=way)
     # Of equal scores the second class is right, as `argmax` of a pair has it for one of the two orders.
     share = (wins + wins.T + draws.T) / np.maximum(counts + counts[:, None], 1)
-    independent = n_groups + n_groups[:, None]
-    high = beta.ppf(0.975, share * independent + 1, np.maximum((1 - share) * independent, 1e-9))  # Clopper and Pearson
-    pairs = np.argwhere(np.triu((share < ONE_CLASS) & (high < TWO_CLASSES), 1)).tolist()
-    return sorted(((one, other, float(share[one, other])) for one, other in pairs), key=lambda pair: pair[2])
+    pairs: list[tuple[int, int, float]] = []
+    for one, other in np.argwhere(np.triu(share < ONE_CLASS, 1)).tolist():
+        told_apart, independent = float(share[one, other]), int(n_groups[one] + n_groups[other])
+        if independent and compute_share(round(told_apart * independent), independent)[2] < TWO_CLASSES:
+            pairs.append((one, other, told_apart))
+    return sorted(pairs, key=lambda pair: pair[2])

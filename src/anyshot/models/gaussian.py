@@ -234,7 +234,9 @@ def fit_moments(moments: Moments, ridge: float = RIDGE, ratio: float = RATIO, ro
         "matrix": inverse.mT * (size / variance) ** 0.5,
         "spread": torch.full_like(centre, ratio),
         "share": centre.new_tensor(variance / size),  # of an image's outer product in W
-        "cosine": centre.new_tensor(RATIO / (1 + RATIO)),  # that the factor of the logits is for
+        "cosine": centre.new_tensor(
+            RATIO / (1 + RATIO)
+        ),  # expected of one image, for which the factor of the logits is
     }
 
 
